@@ -1,0 +1,42 @@
+# The two commands of the README are `make demo` and `make test`; each makes the environment it needs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format bench clean
+
+demo: .venv/core
+	$(BIN)/resid demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --cov
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/prepare.py
+
+clean:
+	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+
+.venv/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "resid needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/core: .venv/python pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/dev: .venv/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@

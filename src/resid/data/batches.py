@@ -1,0 +1,129 @@
+"""Batches of windows: of similar length, shuffled by seed, and able to continue where they were."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resid.data.splits import Split
+from resid.errors import InputError
+
+PADDING = -1  # stands before a history that is shorter than the longest of its batch
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some windows of a split.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (batch,)
+        Which windows of the split these are.
+    users : ndarray of int64, shape (batch,)
+    histories : ndarray of int64, shape (batch, longest history)
+        Item indices, the most recent last; `PADDING` on the left.
+    targets : ndarray of int64, shape (batch,)
+    negatives : ndarray of int64, shape (batch, negatives)
+        Drawn uniformly from all items but the target.
+    """
+
+    index: NDArray[np.int64]
+    users: NDArray[np.int64]
+    histories: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    negatives: NDArray[np.int64]
+
+
+class Batches:
+    """The batches of one epoch after the other.
+
+    The order of an epoch and the negatives of a batch are functions of the seed, the epoch and the batch's number,
+    so the position is all there is to save, and to continue is exact.
+
+    Parameters
+    ----------
+    split
+        The windows.
+    batch_size
+        How many windows a batch has; the last of an epoch may have fewer.
+    shuffle
+        False sorts the windows by length, the same every epoch: for evaluation, with the least padding.
+    seed
+        Decides order and negatives.
+    negatives
+        How many negatives to draw per window.
+    pool
+        When shuffled, windows are sorted by length within random pools of this many batches: a larger pool means
+        less padding, a smaller one batches that are more mixed.
+    """
+
+    def __init__(
+        self, split: Split, batch_size: int, *, shuffle: bool = True, seed: int = 0, negatives: int = 0, pool: int = 50
+    ) -> None:
+        for name, value, least in (("batch_size", batch_size, 1), ("negatives", negatives, 0), ("pool", pool, 1)):
+            if value < least:
+                raise InputError(f"the setting '{name}' cannot be {value}; it must be at least {least}.")
+        if negatives and split.n_items < 2:
+            raise InputError("negatives need a catalogue of at least two items; this one has one.")
+        self.split = split
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.negatives = negatives
+        self.pool = pool
+        self.epoch = 0
+        self.next_batch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.split) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the rest of the current epoch; then the next epoch is the current one."""
+        order, bounds = self._plan()
+        while self.next_batch < len(self):
+            number = self.next_batch
+            first = bounds[number] * self.batch_size
+            self.next_batch += 1  # the batch counts as taken once it is handed out
+            yield self._batch(order[first : first + self.batch_size], number)
+        self.epoch, self.next_batch = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, and what it depends on."""
+        return {"epoch": self.epoch, "next_batch": self.next_batch, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a position; refuse one that was taken with other windows or settings."""
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise InputError(f"cannot continue: '{name}' was {state.get(name)} and is {value}; use the same settings.")
+        self.epoch, self.next_batch = state["epoch"], state["next_batch"]
+
+    def _identity(self) -> dict[str, Any]:
+        names = ("batch_size", "shuffle", "seed", "negatives", "pool")
+        return {"windows": len(self.split), **{name: getattr(self, name) for name in names}}
+
+    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the windows in an order in which neighbours are of similar length, and the order of the batches."""
+        lengths = self.split.end - self.split.begin
+        if not self.shuffle:
+            return np.argsort(lengths, kind="stable"), np.arange(len(self))
+        random = np.random.default_rng([self.seed, self.epoch])
+        order = random.permutation(len(self.split))
+        pools = np.arange(len(order)) // (self.pool * self.batch_size)
+        order = order[np.lexsort((lengths[order], pools))]
+        return order, random.permutation(len(self))
+
+    def _batch(self, index: NDArray[np.int64], number: int) -> Batch:
+        split = self.split
+        begin, end = split.begin[index], split.end[index]
+        positions = end[:, None] - np.arange((end - begin).max(), 0, -1)  # (batch, longest history)
+        inside = positions >= begin[:, None]
+        histories = np.where(inside, split.sequence[np.where(inside, positions, 0)], PADDING)
+        targets = split.sequence[end].astype(np.int64)
+        # Draw from one item fewer, then step over the target: uniform over all others.
+        random = np.random.default_rng([self.seed, self.epoch, number])
+        negatives = random.integers(0, max(split.n_items - 1, 1), size=(len(index), self.negatives))
+        negatives += negatives >= targets[:, None]
+        return Batch(index, split.users[index].astype(np.int64), histories.astype(np.int64), targets, negatives)

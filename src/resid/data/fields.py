@@ -1,0 +1,78 @@
+"""Fields of items: scalar columns as they are, category paths cut into levels."""
+
+import polars as pl
+
+from resid.data.settings import PrepareSettings
+from resid.data.tables import Table
+from resid.errors import InputError
+
+PATH_SEPARATOR = " > "
+
+
+def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
+    """Return the columns of the item table that become fields; the user must have named them."""
+    if settings.fields is None:
+        shown = ", ".join(items.frame.collect_schema().names())
+        raise InputError(f"{items.name}: name the columns that describe an item with fields (--fields), out of {shown}.")
+    return settings.fields
+
+
+def field_columns(items: pl.DataFrame, settings: PrepareSettings, table_name: str) -> pl.DataFrame:
+    """Return one column per field, of text or integers; null where missing, which empty text is too.
+
+    Parameters
+    ----------
+    items
+        The item table with the columns of `settings.fields`, shape (n_items, …).
+    settings
+        Says which columns, and how paths are cut.
+    table_name
+        What messages call the table.
+    """
+    columns: list[pl.Series] = []
+    for name in settings.fields or ():
+        values = items[name]
+        if isinstance(values.dtype, pl.List | pl.Array):
+            columns += _path_levels(values, settings)
+        else:
+            columns.append(_scalar(values, table_name))
+    names = [column.name for column in columns]
+    if repeated := {name for name in names if names.count(name) > 1} | ({"item"} & set(names)):
+        raise InputError(f"{table_name}: two fields would be called '{min(repeated)}'; rename one of the columns.")
+    return pl.DataFrame(columns)
+
+
+def _scalar(values: pl.Series, table_name: str) -> pl.Series:
+    if values.dtype.is_float():  # pandas turns integers into decimals where one is missing
+        values = values.fill_nan(None)
+        if (values == values.round()).all():
+            values = values.cast(pl.Int64)
+    if values.dtype in (pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
+        values = values.cast(pl.String)
+    if values.dtype.is_integer():
+        return values.cast(pl.Int64)
+    if values.dtype != pl.String:
+        raise InputError(
+            f"{table_name}, column '{values.name}': a field holds text, integers or lists, not {values.dtype}; "
+            "put the values into classes first."
+        )
+    return _empty_is_missing(values)
+
+
+def _empty_is_missing(values: pl.Series) -> pl.Series:
+    return values.set(values.str.strip_chars() == "", None)
+
+
+def _path_levels(paths: pl.Series, settings: PrepareSettings) -> list[pl.Series]:
+    """Cut a path such as [Music, Guitars, Strings] into its first levels, each qualified by those above it."""
+    stem = "cat" if paths.name.lower().startswith("categor") else paths.name
+    paths = paths.cast(pl.List(pl.String))
+    levels: list[pl.Series] = []
+    for level in range(settings.path_levels):
+        here = _empty_is_missing(paths.list.get(level, null_on_oob=True))
+        if levels and settings.qualify_paths:
+            here = levels[-1] + PATH_SEPARATOR + here
+        elif levels:
+            here = here.set(levels[-1].is_null(), None)
+        levels.append(here.alias(f"{stem}{level + 1}"))
+    return levels

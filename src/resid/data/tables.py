@@ -1,0 +1,303 @@
+"""Tables in: a path or a frame becomes a checked table with the columns that preparation needs.
+
+Whatever frame the user has, from here on it is a Narwhals lazy frame over Polars, or over Spark if it was a Spark
+frame. Every check says in one sentence which table, column and rows are wrong, and what to do.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import polars as pl
+
+from resid.data.engines import ROW, Engine, Frame, PolarsEngine, SparkEngine
+from resid.data.jsonl import read_jsonl
+from resid.errors import InputError
+from resid.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as SparkFrame
+
+_SHOWN = 3  # how many offending rows a message names
+_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"  # text that is an integer of 64 bits and comes back as it was written
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+FORMATS = ".parquet, .csv, .tsv, .jsonl (the last three also with .gz)"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under way: its lazy frame, how messages call it, and how they call its rows.
+
+    `untyped` says that all values were read as text, as in a CSV file, where 7 and "7" are the same.
+    """
+
+    frame: Frame
+    name: str
+    engine: Engine
+    row_word: str = "row"
+    untyped: bool = False
+    skipped_lines: int = 0
+
+    def with_frame(self, frame: Frame) -> "Table":
+        """Return the same table with other content."""
+        return replace(self, frame=frame)
+
+    def refuse(self, column: str, offending: nw.Expr, problem: str, advice: str) -> None:
+        """Raise an `InputError` that names the column and the first rows for which `offending` holds, if any."""
+        bad = self.frame.filter(offending)
+        count = self.engine.collect(bad.select(nw.len().alias("count")))["count"].item()
+        if count:
+            rows = self.engine.collect(bad.head(_SHOWN))
+            where = self.engine.point_at(rows, self.row_word)
+            raise InputError(f"{self.name}, column '{column}': {count:,} {problem}, {where}; {advice}.")
+
+
+def open_table(
+    source: Any,
+    role: str,
+    columns: list[str] | None,
+    *,
+    engine: str | None = None,
+    scratch: Path | None = None,
+    skip_bad_lines: bool = False,
+    progress: Progress | None = None,
+) -> Table:
+    """Open a path or a frame as a table.
+
+    Parameters
+    ----------
+    source
+        A path (Parquet file or folder, CSV, TSV or JSON lines), or a pandas, Polars, PyArrow, DuckDB or Spark frame.
+    role
+        What messages call a frame that has no path: ``"interactions"`` or ``"items"``.
+    columns
+        Columns that will be used; others are not read where the format allows. None keeps all.
+    engine
+        ``"polars"`` or ``"spark"`` for paths; None is Polars. A frame brings its own engine.
+    scratch
+        See `SparkEngine`.
+    skip_bad_lines
+        See `read_jsonl`.
+    progress
+        Is told of the bytes read.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        return _open_path(path, columns, engine, scratch, skip_bad_lines, progress or Silent())
+    return _open_frame(source, role, scratch)
+
+
+def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
+    name = f"the {role} table"
+    try:
+        frame = nw.from_native(source)
+    except TypeError as error:
+        raise InputError(
+            f"{name}: a {type(source).__name__} is not a table; give a path ({FORMATS}) or a pandas, Polars, PyArrow, "
+            "DuckDB or Spark frame."
+        ) from error
+    if frame.implementation.is_spark_like():
+        return Table(frame.lazy(), name, SparkEngine(source.sparkSession, scratch))
+    try:
+        eager = frame.collect(backend="polars") if isinstance(frame, nw.LazyFrame) else frame
+        native = eager.to_polars()
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'") from error
+    except Exception as error:  # Arrow and DuckDB have error classes of their own, and may be absent
+        raise InputError(f"{name}: the frame cannot be converted ({_first_line(error)}); give each column one type.") from error
+    return Table(nw.from_native(native.lazy()), name, PolarsEngine())
+
+
+def _open_path(
+    path: Path, columns: list[str] | None, engine: str | None, scratch: Path | None, skip_bad_lines: bool, progress: Progress
+) -> Table:
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file; check the path.")
+    name = str(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    if path.is_dir():
+        suffix = ".parquet"
+    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [".parquet", ".gz"]:
+        raise InputError(f"{path}: the format is not known from the name; use {FORMATS}.")
+    if engine == "spark":
+        return _open_with_spark(path, suffix, scratch, skip_bad_lines)
+    try:
+        if suffix == ".parquet":
+            lazy = pl.scan_parquet(path / "*.parquet" if path.is_dir() else path)
+            lazy.collect_schema()
+            return Table(nw.from_native(lazy), name, PolarsEngine())
+        if suffix in _SEPARATORS:
+            lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix]).lazy()
+            return Table(nw.from_native(lazy), name, PolarsEngine(), untyped=True)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
+    frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
+    return Table(nw.from_native(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
+
+
+def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lines: bool) -> Table:
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise InputError("the engine 'spark' needs pyspark; install it with: pip install 'resid[spark]'") from error
+    session = SparkSession.builder.appName("resid").getOrCreate()
+    uri, skipped = path.resolve().as_uri(), 0
+    try:
+        if suffix == ".parquet":
+            native = session.read.parquet(uri)
+        elif suffix in _SEPARATORS:
+            native = session.read.csv(uri, header=True, sep=_SEPARATORS[suffix], quote='"', escape='"', multiLine=True)
+        else:
+            native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
+    except PySparkException as error:
+        raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
+    return Table(
+        nw.from_native(native).lazy(),
+        str(path),
+        SparkEngine(session, scratch),
+        untyped=suffix in _SEPARATORS,
+        skipped_lines=skipped,
+    )
+
+
+def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple["SparkFrame", int]:
+    """Refuse, or count and leave out, the lines that Spark could not parse; it keeps them in a column apart."""
+    bad = "_corrupt_record"
+    if bad not in native.columns:
+        return native, 0
+    offending = native.filter(native[bad].isNotNull())
+    if not skip_bad_lines:
+        line = offending.first()[bad]
+        raise InputError(
+            f"{path}: not every line is a JSON object (the first that is not: {line[:60]!r}); "
+            "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
+        )
+    return native.filter(native[bad].isNull()).drop(bad), len(offending.collect())
+
+
+def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
+    """Check the log and give its columns the names `user`, `item`, `timestamp` and `ROW`.
+
+    Ids become text or integers of 64 bits; the timestamp any type that sorts.
+    """
+    _require_columns(table, columns.values())
+    named = [nw.col(columns[name]).alias(name) for name in ("user", "item", "timestamp")]
+    table = _numbered(table, named)
+    for name in ("user", "item"):
+        table = _checked_ids(table, name, columns[name])
+    return _checked_timestamps(table, columns["timestamp"])
+
+
+def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str]) -> Table:
+    """Check the item table and reduce it to `item`, `ROW`, the fields and the columns to keep."""
+    fields = list(fields)
+    _require_columns(table, [item_column])
+    _require_columns(table, fields, what="field")
+    _require_columns(table, keep)
+    others = dict.fromkeys([*fields, *keep])
+    table = _numbered(table, [nw.col(item_column).alias("item"), *(nw.col(name) for name in others)])
+    table = _checked_ids(table, "item", item_column)
+    table.refuse(item_column, nw.len().over("item") > 1, "rows share an item with another row", "keep one row per item")
+    return table
+
+
+def same_item_type(log: Table, items: Table) -> tuple[Table, Table]:
+    """Give the items of both tables one type; text files follow the other table, two typed tables must agree."""
+    types = [table.frame.collect_schema()["item"] for table in (log, items)]
+    if types[0] == types[1]:
+        return log, items
+    if nw.String in types and not (log.untyped or items.untyped):
+        words = ["text" if type_ == nw.String else "integers" for type_ in types]
+        raise InputError(
+            f"{items.name}, column 'item': the items are {words[1]} here and {words[0]} in {log.name}; "
+            "give both tables the same type."
+        )
+    common = nw.String if nw.String in types else nw.UInt64
+    both = [table.with_frame(table.frame.with_columns(nw.col("item").cast(common))) for table in (log, items)]
+    return both[0], both[1]
+
+
+def _require_columns(table: Table, wanted: Iterable[str], what: str = "column") -> None:
+    present = table.frame.collect_schema().names()
+    for name in wanted:
+        if name not in present:
+            close = difflib.get_close_matches(name, present, n=1)
+            hint = f"did you mean '{close[0]}'? " if close else ""
+            shown = ", ".join(column for column in present if column != ROW)
+            raise InputError(f"{table.name}: there is no {what} '{name}'; {hint}It has the columns {shown}.")
+
+
+def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
+    """Read the columns once, with their row numbers; refuse a table without rows or one that cannot be read."""
+    try:
+        frame = table.engine.materialize(table.engine.number_rows(table.frame).select(*columns, nw.col(ROW)))
+        rows = table.engine.collect(frame.head(1).select(nw.len().alias("count")))["count"].item()
+    except Exception as error:  # Polars and Spark have error classes of their own, and Spark may be absent
+        raise InputError(f"{table.name}: the table cannot be read ({_first_line(error)}); is it whole?") from error
+    if not rows:
+        raise InputError(f"{table.name}: the table has no rows; give one with at least one.")
+    return table.with_frame(frame)
+
+
+def _missing(column: str, type_: Any) -> nw.Expr:
+    """Tell which values of a column are null, or NaN where it holds decimal numbers."""
+    missing = nw.col(column).is_null()
+    return missing | nw.col(column).is_nan() if type_.is_float() else missing
+
+
+def _checked_ids(table: Table, column: str, original: str) -> Table:
+    type_ = table.frame.collect_schema()[column]
+    table.refuse(original, _missing(column, type_), "values are missing", "fill them in or remove these rows")
+    if table.untyped:
+        all_integers = nw.col(column).str.contains(_INTEGER).all().alias("all")
+        if table.engine.collect(table.frame.select(all_integers))["all"].item():
+            return _cast(table, column, nw.Int64)
+        return table
+    if type_ in (nw.Categorical, nw.Enum):
+        return _cast(table, column, nw.String)
+    if type_ == nw.UInt64:
+        largest = table.engine.collect(table.frame.select(nw.col(column).max()))[column].item()
+        return table if largest >= 2**63 else _cast(table, column, nw.Int64)
+    if type_.is_integer() and type_ not in (nw.Int128, nw.UInt128):
+        return _cast(table, column, nw.Int64)
+    if type_ != nw.String:
+        raise InputError(
+            f"{table.name}, column '{original}': ids must be text or integers of at most 64 bits, these are {type_}; "
+            "convert the column."
+        )
+    return table
+
+
+def _cast(table: Table, column: str, type_: Any) -> Table:
+    return table.with_frame(table.frame.with_columns(nw.col(column).cast(type_)))
+
+
+def _checked_timestamps(table: Table, original: str) -> Table:
+    type_ = table.frame.collect_schema()["timestamp"]
+    table.refuse(original, _missing("timestamp", type_), "values are missing", "fill them in or remove these rows")
+    if type_.is_numeric() or type_ in (nw.Date, nw.Datetime):
+        return table
+    if type_ != nw.String:
+        raise InputError(f"{table.name}, column '{original}': {type_} is neither a number nor a date; convert the column.")
+    for pattern, numeric in ((_INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
+        fits = nw.col("timestamp").str.contains(pattern).all().alias("all")
+        if table.engine.collect(table.frame.select(fits))["all"].item():
+            return _cast(table, "timestamp", numeric)
+    text = table.frame.with_columns(nw.col("timestamp").alias("text"))
+    dated = table.with_frame(table.engine.parse_dates(text, "timestamp"))
+    undated = nw.col("timestamp").is_null()
+    numbers = table.engine.collect(table.frame.filter(nw.col("timestamp").str.contains(_DECIMAL)).head(1))
+    if len(numbers):  # mostly numbers: then what is not a number is to blame, otherwise what is not a date
+        dated, undated = table, ~nw.col("timestamp").str.contains(_DECIMAL)
+    dated.refuse(original, undated, "values are neither numbers nor dates", "write seconds, or dates like 2026-01-31T08:15:00")
+    return dated.with_frame(dated.frame.drop("text"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

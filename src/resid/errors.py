@@ -1,0 +1,24 @@
+"""The errors that a user can cause and mend: bad input, in one sentence that says what to do."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message names it and says what to do."""
+
+
+@contextlib.contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turn a full disk met while writing below `folder` into an `InputError`; other errors pass."""
+    try:
+        yield
+    except Exception as error:  # Polars reports the operating system's error as one of its own
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if not full and "No space left on device" not in str(error):
+            raise
+        raise InputError(
+            f"{folder}: the disk is full, so nothing was written; free some space or choose another folder."
+        ) from error

@@ -1,0 +1,72 @@
+"""Progress of long jobs: a bar that knows its total on a terminal, plain lines elsewhere, or nothing."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+Advance = Callable[[int], None]
+
+
+class Progress(Protocol):
+    """What a long job tells about itself."""
+
+    def step(self, text: str) -> None:
+        """Say that a step without a measurable length begins."""
+
+    def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> "contextlib.AbstractContextManager[Advance]":
+        """Open a bar of `total` units of which `done` are there; it yields the function that advances it.
+
+        The unit ``"bytes"`` is shown in megabytes, any other is counted.
+        """
+
+
+class Silent:
+    """Says nothing: what library calls use unless told otherwise."""
+
+    def step(self, text: str) -> None:
+        """Do nothing."""
+
+    @contextlib.contextmanager
+    def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
+        """Yield a function that does nothing."""
+        yield lambda amount: None
+
+
+class ConsoleProgress:
+    """Writes to a rich console: live bars on a terminal, a line every few seconds in a log file."""
+
+    def __init__(self, console: Console, seconds_between_lines: float = 5.0) -> None:
+        self.console = console
+        self.seconds_between_lines = seconds_between_lines
+
+    def step(self, text: str) -> None:
+        """Print the step as a line of its own."""
+        self.console.print(f"[dim]{text} …[/dim]", highlight=False)
+
+    @contextlib.contextmanager
+    def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
+        """Show a bar on a terminal, or lines with a percentage where there is none."""
+        if self.console.is_terminal:
+            count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+            columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+            with RichProgress(*columns, console=self.console) as live:
+                task = live.add_task(text, total=total, completed=done)
+                yield lambda amount: live.advance(task, amount)
+            return
+        last_line = time.monotonic()
+        position = done
+
+        def advance(amount: int) -> None:
+            nonlocal last_line, position
+            position += amount
+            if time.monotonic() - last_line >= self.seconds_between_lines:
+                last_line = time.monotonic()
+                self.console.print(f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}", highlight=False)
+
+        self.console.print(f"{text}: {total:,} {unit}", highlight=False)
+        yield advance
