@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
@@ -18,7 +19,9 @@ class Progress(Protocol):
     def step(self, text: str) -> None:
         """Say that a step without a measurable length begins."""
 
-    def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> "contextlib.AbstractContextManager[Advance]":
+    def bar(
+        self, text: str, total: int, *, done: int = 0, unit: str = ""
+    ) -> "contextlib.AbstractContextManager[Advance]":
         """Open a bar of `total` units of which `done` are there; it yields the function that advances it.
 
         The unit ``"bytes"`` is shown in megabytes, any other is counted.
@@ -46,14 +49,19 @@ class ConsoleProgress:
 
     def step(self, text: str) -> None:
         """Print the step as a line of its own."""
-        self.console.print(f"[dim]{text} …[/dim]", highlight=False)
+        self.console.print(f"[dim]{escape(text)} …[/dim]", highlight=False)
 
     @contextlib.contextmanager
     def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
         """Show a bar on a terminal, or lines with a percentage where there is none."""
         if self.console.is_terminal:
             count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-            columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                count,
+                TimeRemainingColumn(),
+            )
             with RichProgress(*columns, console=self.console) as live:
                 task = live.add_task(text, total=total, completed=done)
                 yield lambda amount: live.advance(task, amount)
@@ -66,7 +74,11 @@ class ConsoleProgress:
             position += amount
             if time.monotonic() - last_line >= self.seconds_between_lines:
                 last_line = time.monotonic()
-                self.console.print(f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}", highlight=False)
+                self.console.print(
+                    f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}",
+                    highlight=False,
+                    markup=False,
+                )
 
-        self.console.print(f"{text}: {total:,} {unit}", highlight=False)
+        self.console.print(f"{text}: {total:,} {unit}", highlight=False, markup=False)
         yield advance

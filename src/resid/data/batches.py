@@ -60,9 +60,20 @@ class Batches:
     """
 
     def __init__(
-        self, split: Split, batch_size: int, *, shuffle: bool = True, seed: int = 0, negatives: int = 0, pool: int = 50
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        negatives: int = 0,
+        pool: int = 50,
     ) -> None:
-        for name, value, least in (("batch_size", batch_size, 1), ("negatives", negatives, 0), ("pool", pool, 1)):
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("negatives", negatives, 0),
+            ("pool", pool, 1),
+        ):
             if value < least:
                 raise InputError(f"the setting '{name}' cannot be {value}; it must be at least {least}.")
         if negatives and split.n_items < 2:
@@ -97,7 +108,9 @@ class Batches:
         """Continue at a position; refuse one that was taken with other windows or settings."""
         for name, value in self._identity().items():
             if state.get(name) != value:
-                raise InputError(f"cannot continue: '{name}' was {state.get(name)} and is {value}; use the same settings.")
+                raise InputError(
+                    f"cannot continue: '{name}' was {state.get(name)} and is {value}; use the same settings."
+                )
         self.epoch, self.next_batch = state["epoch"], state["next_batch"]
 
     def _identity(self) -> dict[str, Any]:

@@ -251,7 +251,11 @@ class Dataset:
     @cached_property
     def _splits(self) -> dict[str, Split]:
         return split_windows(
-            self.sequence, self.offsets, self.n_items, self.settings.max_length, self.settings.add_unseen_targets
+            self.sequence,
+            self.offsets,
+            self.n_items,
+            self.settings.max_length,
+            self.settings.add_unseen_targets,
         )
 
     @property
@@ -347,11 +351,15 @@ class Dataset:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = manifest["format"], manifest["files"]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputError(f"{folder}: not a Dataset, it has no {MANIFEST}; make one with 'resid prepare'.") from error
+            raise InputError(
+                f"{folder}: not a Dataset, it has no {MANIFEST}; make one with 'resid prepare'."
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder / MANIFEST}: damaged ({error}); prepare the Dataset again.") from error
         if version != FORMAT:
-            raise InputError(f"{folder}: format {version} is not known here, {FORMAT} is; update resid or prepare again.")
+            raise InputError(
+                f"{folder}: format {version} is not known here, {FORMAT} is; update resid or prepare again."
+            )
         for name, expected in files.items():
             file = folder / name
             size = file.stat().st_size if file.exists() else None
@@ -384,7 +392,9 @@ class Dataset:
 
     def __repr__(self) -> str:
         fields = ", ".join(self.field_names) or "no fields"
-        return f"Dataset({self.n_users:,} users, {self.n_items:,} items, {self.n_interactions:,} interactions; {fields})"
+        return (
+            f"Dataset({self.n_users:,} users, {self.n_items:,} items, {self.n_interactions:,} interactions; {fields})"
+        )
 
 
 def _lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:

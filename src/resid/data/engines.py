@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
     from pyspark.sql import SparkSession
 
-Frame = nw.LazyFrame[Any]
+Frame = nw.LazyFrame[Any]  # over Polars or Spark
 
 ROW = "__row__"  # the column that keeps the order of the file
+
+
+def as_frame(native: Any) -> Frame:
+    """Wrap a lazy frame of Polars or Spark."""
+    frame: Frame = nw.from_native(native)
+    return frame
 
 
 class Engine(Protocol):
@@ -64,10 +70,10 @@ class PolarsEngine:
     _DATE_FORMATS = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 
     def number_rows(self, frame: Frame) -> Frame:
-        """Number the rows from 1, unless the reader has already given them their line numbers."""
+        """Count the rows from 1, unless the reader has already given them their line numbers."""
         if ROW in frame.collect_schema():
             return frame
-        return nw.from_native(frame.to_native().with_row_index(ROW, offset=1))
+        return as_frame(frame.to_native().with_row_index(ROW, offset=1))
 
     def compact(self, frame: Frame) -> Frame:
         """Turn text ids into categories: 4 bytes each, and grouped about five times faster than text."""
@@ -82,11 +88,11 @@ class PolarsEngine:
         tries = [text.str.to_datetime(zoned, time_unit="us", time_zone="UTC", strict=False).dt.replace_time_zone(None)]
         tries += [text.str.to_datetime(format, time_unit="us", strict=False) for format in naive[:-1]]
         tries += [text.str.to_date(naive[-1], strict=False).cast(pl.Datetime("us"))]
-        return nw.from_native(frame.to_native().with_columns(pl.coalesce(tries).alias(column)))
+        return as_frame(frame.to_native().with_columns(pl.coalesce(tries).alias(column)))
 
     def materialize(self, frame: Frame) -> Frame:
         """Collect into memory."""
-        return nw.from_native(frame.to_native().collect().lazy())
+        return as_frame(frame.to_native().collect().lazy())
 
     def collect(self, frame: Frame) -> pl.DataFrame:
         """Collect; categories come back as text."""
@@ -95,12 +101,12 @@ class PolarsEngine:
 
     def upload(self, frame: pl.DataFrame) -> Frame:
         """Compact the frame; it is already here."""
-        return self.compact(nw.from_native(frame.lazy()))
+        return self.compact(as_frame(frame.lazy()))
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
         """Name the first rows by number."""
         numbers = ", ".join(f"{row:,}" for row in rows[ROW].to_list())
-        return f"first in {word}{'s' if len(rows) > 1 else ''} {numbers}"
+        return f"{word}{'s' if len(rows) > 1 else ''} {numbers}"
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
         """Sort once and yield the whole log."""
@@ -128,11 +134,11 @@ class SparkEngine:
         self.scratch = (scratch or Path(tempfile.gettempdir())).resolve()
 
     def number_rows(self, frame: Frame) -> Frame:
-        """Number the rows by file and place in it, so that the order is that of one reader on one machine."""
+        """Order the rows by file and place in it, so that the order is that of one reader on one machine."""
         from pyspark.sql import functions as f
 
         place = f.struct(f.input_file_name().alias("file"), f.monotonically_increasing_id().alias("place"))
-        return nw.from_native(frame.to_native().withColumn(ROW, place))
+        return as_frame(frame.to_native().withColumn(ROW, place))
 
     def compact(self, frame: Frame) -> Frame:
         """Leave the ids as they are: a vocabulary of the raw log has no place on the driver."""
@@ -141,11 +147,11 @@ class SparkEngine:
     def parse_dates(self, frame: Frame, column: str) -> Frame:
         """Let Spark cast the text, which takes ISO 8601."""
         native: SparkFrame = frame.to_native()
-        return nw.from_native(native.withColumn(column, native[column].try_cast("timestamp")))
+        return as_frame(native.withColumn(column, native[column].try_cast("timestamp")))
 
     def materialize(self, frame: Frame) -> Frame:
         """Checkpoint on the workers, which also cuts the plan that grows with every round of the k-core."""
-        return nw.from_native(frame.to_native().localCheckpoint())
+        return as_frame(frame.to_native().localCheckpoint())
 
     def collect(self, frame: Frame) -> pl.DataFrame:
         """Collect through Arrow."""
@@ -154,12 +160,13 @@ class SparkEngine:
 
     def upload(self, frame: pl.DataFrame) -> Frame:
         """Send through Arrow."""
-        return nw.from_native(self.session.createDataFrame(frame.to_arrow()))
+        signed = frame.with_columns(pl.col(pl.UInt32).cast(pl.Int64))  # Spark has no unsigned integers
+        return as_frame(self.session.createDataFrame(signed.to_arrow()))
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
         """Show the first rows themselves, for rows of a Spark frame have no number."""
         columns = [column for column in rows.columns if column != ROW]
-        return "first in " + "; ".join(str(row) for row in rows.select(columns).to_dicts())
+        return f"{word}{'s' if len(rows) > 1 else ''} like " + ", ".join(map(str, rows.select(columns).to_dicts()))
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
         """Write the encoded log in parts that are ranges of users, then read the parts in their order."""

@@ -13,7 +13,9 @@ def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     """Return the columns of the item table that become fields; the user must have named them."""
     if settings.fields is None:
         shown = ", ".join(items.frame.collect_schema().names())
-        raise InputError(f"{items.name}: name the columns that describe an item with fields (--fields), out of {shown}.")
+        raise InputError(
+            f"{items.name}: name the columns that describe an item with fields (--fields), out of {shown}."
+        )
     return settings.fields
 
 

@@ -40,7 +40,12 @@ def prepare_tables(
     names = {column: column for column in _COLUMNS} | dict(columns or {})
     if unknown := names.keys() - set(_COLUMNS):
         raise InputError(f"columns: '{min(unknown)}' cannot be mapped; the columns are {', '.join(_COLUMNS)}.")
-    options: dict[str, Any] = {"engine": engine, "scratch": scratch, "skip_bad_lines": skip_bad_lines, "progress": progress}
+    options: dict[str, Any] = {
+        "engine": engine,
+        "scratch": scratch,
+        "skip_bad_lines": skip_bad_lines,
+        "progress": progress,
+    }
     log = open_table(interactions, "interactions", list(names.values()), **options)
     catalogue = None if items is None else open_table(items, "items", None, **options)
     return prepare(log, catalogue, settings, names, progress)
@@ -78,11 +83,12 @@ def prepare(
     log = log.with_frame(engine.materialize(engine.compact(log.frame)))
     if items is not None and settings.unlisted_items == "error":
         _refuse_unlisted(log, items)
-    report = _Report(engine, progress)
+    report = _Report(engine)
     report.add("read", log.frame)
     notes: dict[str, Any] = {
         "skipped_lines": log.skipped_lines + (items.skipped_lines if items else 0),
-        "duplicate_interactions": report.steps[0]["interactions"] - _count(log.frame.select(*_COLUMNS).unique(), engine),
+        "duplicate_interactions": report.steps[0]["interactions"]
+        - _count(log.frame.select(*_COLUMNS).unique(), engine),
     }
 
     kept = k_core(log.frame, settings.k_core, engine, progress)
@@ -91,17 +97,8 @@ def prepare(
     report.add(f"{settings.k_core}-core", kept)
 
     catalogue, field_names = _catalogue(kept, items, settings, engine)
-    if settings.missing == "drop" and field_names:
-        complete = catalogue.drop_nulls(list(field_names))
-        if complete.is_empty():
-            shares = {name: catalogue[name].null_count() / len(catalogue) for name in field_names}
-            worst = max(shares, key=lambda name: shares[name])
-            raise InputError(
-                f"{items.name if items else 'items'}, column '{worst}': every item lacks a field, this one in "
-                f"{shares[worst]:.0%} of them; keep such items with missing='keep' (--missing keep), or leave the field out."
-            )
-        if len(complete) < len(catalogue):
-            kept = engine.materialize(kept.join(engine.upload(complete.select("item")), on="item", how="semi"))
+    if settings.missing == "drop" and items is not None:
+        kept = _without_incomplete(kept, catalogue, field_names, items)
         report.add("items lacking a field dropped", kept)
     kept = engine.materialize(kept.filter(nw.len().over("user") >= settings.min_interactions))
     report.add(f"users with fewer than {settings.min_interactions} dropped", kept)
@@ -111,7 +108,9 @@ def prepare(
 
     progress.step("Writing histories")
     users = engine.collect(kept.select("user").unique()).sort("user")
-    catalogue = engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
+    catalogue = (
+        engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
+    )
     sequence, offsets = _encode(kept, users, catalogue, interactions, engine)
     ranks = [catalogue[name].rank("dense").fill_null(0).cast(pl.Int32).to_numpy() for name in field_names]
     unseen = unseen_targets(sequence, offsets, len(catalogue))
@@ -146,22 +145,20 @@ def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None)
 
 
 class _Report:
-    """Counts what each step leaves."""
+    """Counts what each step leaves: the table that the user sees at the end."""
 
-    def __init__(self, engine: Engine, progress: Progress) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.progress = progress
         self.steps: list[dict[str, Any]] = []
 
     def add(self, step: str, log: Frame) -> None:
-        counts = self.engine.collect(
-            log.select(
-                nw.col("user").n_unique().alias("users"),
-                nw.col("item").n_unique().alias("items"),
-                nw.len().alias("interactions"),
-            )
-        )
-        self.steps.append({"step": step, **counts.to_dicts()[0]})
+        interactions = _count(log, self.engine)
+        if self.steps and interactions == self.steps[-1]["interactions"]:  # nothing was removed
+            counts = {name: self.steps[-1][name] for name in ("users", "items")}
+        else:
+            unique = log.select(nw.col("user").n_unique().alias("users"), nw.col("item").n_unique().alias("items"))
+            counts = self.engine.collect(unique).to_dicts()[0]
+        self.steps.append({"step": step, **counts, "interactions": interactions})
 
 
 def _count(frame: Frame, engine: Engine) -> int:
@@ -181,13 +178,15 @@ def _refuse_unlisted(log: Table, items: Table) -> None:
         first = log.engine.collect(unlisted.sort(ROW).head(1))
         raise InputError(
             f"{items.name}, column 'item': {rows['items'].item():,} items of {log.name} have no row here, the first is "
-            f"{first['item'].item()!r} ({log.engine.point_at(first, log.row_word)} of {log.name}); add them, or treat "
+            f"{first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); add them, or treat "
             "them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
         )
 
 
 def _nothing_left(log: Table, k: int) -> str:
-    largest = next(smaller for smaller in range(k - 1, 0, -1) if _count(k_core(log.frame, smaller, log.engine), log.engine))
+    largest = next(
+        smaller for smaller in range(k - 1, 0, -1) if _count(k_core(log.frame, smaller, log.engine), log.engine)
+    )
     return (
         f"{log.name}: the {k}-core is empty, no group of users and items has {k} interactions each; "
         f"the largest that is not is {largest}, so lower it with k_core={largest} (--k-core {largest})."
@@ -207,6 +206,22 @@ def _catalogue(
     fields = field_columns(listed, settings, items.name)
     others = [name for name in _kept_columns(items, settings) if name not in fields.columns]
     return pl.concat([listed.select("item"), fields, listed.select(others)], how="horizontal"), tuple(fields.columns)
+
+
+def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple[str, ...], items: Table) -> Frame:
+    """Remove the interactions with items that lack a field."""
+    complete = catalogue.drop_nulls(list(field_names))
+    if len(complete) == len(catalogue):
+        return kept
+    if complete.is_empty():
+        shares = {name: catalogue[name].null_count() / len(catalogue) for name in field_names}
+        worst = max(shares, key=lambda name: shares[name])
+        raise InputError(
+            f"{items.name}, column '{worst}': every item lacks a field, this one in {shares[worst]:.0%} of them; "
+            "keep such items with missing='keep' (--missing keep), or leave the field out."
+        )
+    engine = items.engine
+    return engine.materialize(kept.join(engine.upload(complete.select("item")), on="item", how="semi"))
 
 
 def _encode(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import polars as pl
 
-from resid.data.engines import ROW, Engine, Frame, PolarsEngine, SparkEngine
+from resid.data.engines import ROW, Engine, Frame, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import read_jsonl
 from resid.errors import InputError
 from resid.progress import Progress, Silent
@@ -51,15 +51,15 @@ class Table:
         bad = self.frame.filter(offending)
         count = self.engine.collect(bad.select(nw.len().alias("count")))["count"].item()
         if count:
-            rows = self.engine.collect(bad.head(_SHOWN))
-            where = self.engine.point_at(rows, self.row_word)
-            raise InputError(f"{self.name}, column '{column}': {count:,} {problem}, {where}; {advice}.")
+            first = self.engine.point_at(self.engine.collect(bad.head(_SHOWN)), self.row_word)
+            where = first if count <= _SHOWN else f"{count:,} {self.row_word}s, first in {first}"
+            raise InputError(f"{self.name}, column '{column}': {problem} in {where}; {advice}.")
 
 
 def open_table(
     source: Any,
     role: str,
-    columns: list[str] | None,
+    columns: list[str] | Mapping[str, Any] | None,
     *,
     engine: str | None = None,
     scratch: Path | None = None,
@@ -75,7 +75,8 @@ def open_table(
     role
         What messages call a frame that has no path: ``"interactions"`` or ``"items"``.
     columns
-        Columns that will be used; others are not read where the format allows. None keeps all.
+        Columns that will be used, with their types where these are known; others are not read where the format
+        allows. None keeps all.
     engine
         ``"polars"`` or ``"spark"`` for paths; None is Polars. A frame brings its own engine.
     scratch
@@ -106,14 +107,23 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         eager = frame.collect(backend="polars") if isinstance(frame, nw.LazyFrame) else frame
         native = eager.to_polars()
     except ModuleNotFoundError as error:
-        raise InputError(f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'") from error
+        raise InputError(
+            f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'"
+        ) from error
     except Exception as error:  # Arrow and DuckDB have error classes of their own, and may be absent
-        raise InputError(f"{name}: the frame cannot be converted ({_first_line(error)}); give each column one type.") from error
-    return Table(nw.from_native(native.lazy()), name, PolarsEngine())
+        raise InputError(
+            f"{name}: the frame cannot be converted ({_first_line(error)}); give each column one type."
+        ) from error
+    return Table(as_frame(native.lazy()), name, PolarsEngine())
 
 
 def _open_path(
-    path: Path, columns: list[str] | None, engine: str | None, scratch: Path | None, skip_bad_lines: bool, progress: Progress
+    path: Path,
+    columns: list[str] | Mapping[str, Any] | None,
+    engine: str | None,
+    scratch: Path | None,
+    skip_bad_lines: bool,
+    progress: Progress,
 ) -> Table:
     if not path.exists():
         raise InputError(f"{path}: there is no such file; check the path.")
@@ -122,7 +132,10 @@ def _open_path(
     suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if path.is_dir():
         suffix = ".parquet"
-    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [".parquet", ".gz"]:
+    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
+        ".parquet",
+        ".gz",
+    ]:
         raise InputError(f"{path}: the format is not known from the name; use {FORMATS}.")
     if engine == "spark":
         return _open_with_spark(path, suffix, scratch, skip_bad_lines)
@@ -130,18 +143,19 @@ def _open_path(
         if suffix == ".parquet":
             lazy = pl.scan_parquet(path / "*.parquet" if path.is_dir() else path)
             lazy.collect_schema()
-            return Table(nw.from_native(lazy), name, PolarsEngine())
+            return Table(as_frame(lazy), name, PolarsEngine())
         if suffix in _SEPARATORS:
             lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix]).lazy()
-            return Table(nw.from_native(lazy), name, PolarsEngine(), untyped=True)
+            return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
     frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
-    return Table(nw.from_native(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
+    return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
 
 
 def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lines: bool) -> Table:
     try:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
@@ -155,10 +169,10 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
             native = session.read.csv(uri, header=True, sep=_SEPARATORS[suffix], quote='"', escape='"', multiLine=True)
         else:
             native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
     return Table(
-        nw.from_native(native).lazy(),
+        as_frame(native),
         str(path),
         SparkEngine(session, scratch),
         untyped=suffix in _SEPARATORS,
@@ -173,12 +187,13 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
         return native, 0
     offending = native.filter(native[bad].isNotNull())
     if not skip_bad_lines:
-        line = offending.first()[bad]
+        line = offending.take(1)[0][bad]
         raise InputError(
             f"{path}: not every line is a JSON object (the first that is not: {line[:60]!r}); "
             "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
         )
-    return native.filter(native[bad].isNull()).drop(bad), len(offending.collect())
+    others = [column for column in native.columns if column != bad][:1]  # Spark wants one more column in the query
+    return native.filter(native[bad].isNull()).drop(bad), offending.select(bad, *others).toArrow().num_rows
 
 
 def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
@@ -203,7 +218,7 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
     others = dict.fromkeys([*fields, *keep])
     table = _numbered(table, [nw.col(item_column).alias("item"), *(nw.col(name) for name in others)])
     table = _checked_ids(table, "item", item_column)
-    table.refuse(item_column, nw.len().over("item") > 1, "rows share an item with another row", "keep one row per item")
+    table.refuse(item_column, nw.len().over("item") > 1, "more than one row for an item", "keep one row per item")
     return table
 
 
@@ -253,7 +268,7 @@ def _missing(column: str, type_: Any) -> nw.Expr:
 
 def _checked_ids(table: Table, column: str, original: str) -> Table:
     type_ = table.frame.collect_schema()[column]
-    table.refuse(original, _missing(column, type_), "values are missing", "fill them in or remove these rows")
+    table.refuse(original, _missing(column, type_), "missing", "fill them in or remove these rows")
     if table.untyped:
         all_integers = nw.col(column).str.contains(_INTEGER).all().alias("all")
         if table.engine.collect(table.frame.select(all_integers))["all"].item():
@@ -280,11 +295,13 @@ def _cast(table: Table, column: str, type_: Any) -> Table:
 
 def _checked_timestamps(table: Table, original: str) -> Table:
     type_ = table.frame.collect_schema()["timestamp"]
-    table.refuse(original, _missing("timestamp", type_), "values are missing", "fill them in or remove these rows")
+    table.refuse(original, _missing("timestamp", type_), "missing", "fill them in or remove these rows")
     if type_.is_numeric() or type_ in (nw.Date, nw.Datetime):
         return table
     if type_ != nw.String:
-        raise InputError(f"{table.name}, column '{original}': {type_} is neither a number nor a date; convert the column.")
+        raise InputError(
+            f"{table.name}, column '{original}': {type_} is neither a number nor a date; convert the column."
+        )
     for pattern, numeric in ((_INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
         fits = nw.col("timestamp").str.contains(pattern).all().alias("all")
         if table.engine.collect(table.frame.select(fits))["all"].item():
@@ -295,9 +312,16 @@ def _checked_timestamps(table: Table, original: str) -> Table:
     numbers = table.engine.collect(table.frame.filter(nw.col("timestamp").str.contains(_DECIMAL)).head(1))
     if len(numbers):  # mostly numbers: then what is not a number is to blame, otherwise what is not a date
         dated, undated = table, ~nw.col("timestamp").str.contains(_DECIMAL)
-    dated.refuse(original, undated, "values are neither numbers nor dates", "write seconds, or dates like 2026-01-31T08:15:00")
+    dated.refuse(
+        original,
+        undated,
+        "neither a number nor a date",
+        "write seconds, or dates like 2026-01-31T08:15:00",
+    )
     return dated.with_frame(dated.frame.drop("text"))
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    java = getattr(error, "java_exception", None)  # what Spark has to say is in there
+    text = str(java.getMessage() if java else error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,317 @@
+"""A synthetic shop: data of any size with signal in it, for demos, tests and benchmarks, without a download.
+
+Items hang in a category tree and belong to stores that specialise. A user has two interests that drift. A visit
+starts with an item of an interest and goes on with complements: each leaf category has others that follow it, and
+each item has partners there. So the next item can be told from the last ones, their categories and their stores,
+and hardly from popularity.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from isal import igzip
+from numpy.typing import NDArray
+
+from resid.errors import InputError, explain_full_disk
+from resid.progress import Progress, Silent
+
+_USERS_PER_BLOCK = 20_000
+_FOLLOWERS = 3  # leaf categories that follow a leaf category
+_DAY = 86_400_000  # timestamps are milliseconds, as in Amazon Reviews 2023
+_START = 1_577_836_800_000  # 2020-01-01
+
+_DEPARTMENTS = "Kitchen Garden Music Sports Office Toys Beauty Pets Travel Tools Baby Grocery Photo Crafts".split()
+_SHELVES = "Basics Care Classic Compact Deluxe Everyday Family Gift Outdoor Pro Seasonal Starter Storage Studio".split()
+_KINDS = "Bags Bottles Boxes Brushes Cables Cases Covers Filters Kits Lamps Mats Racks Sets Stands Straps".split()
+_STORE_WORDS = "Alder Birch Cedar Dune Ember Fjord Grove Heron Iris Juniper Kestrel Lark Maple Nettle Otter".split()
+_REVIEWS = (
+    "Does what it should, and the parcel came early.",
+    "I have used it every day for a month and it still looks new, so I would buy it again without thinking twice.",
+    "Smaller than I had imagined from the picture, but well made.",
+    "A present for my sister. She likes it.",
+    "The second one I own. The first went to a friend who would not give it back.",
+    "Not for me: the colour is off and the lid does not close well. The shop answered quickly, though.",
+)
+
+
+@dataclass(frozen=True)
+class SyntheticShop:
+    """A shop of a given size; the same numbers and seed give the same shop.
+
+    Parameters
+    ----------
+    users, items, interactions
+        How many of each. Every user has at least five interactions if there are enough.
+    seed
+        Decides everything else.
+    """
+
+    users: int
+    items: int
+    interactions: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.users < 1 or self.items < 8 or self.interactions < self.users:
+            raise InputError("a synthetic shop needs a user, eight items, and as many interactions as users.")
+
+    @cached_property
+    def _catalogue(self) -> "_Catalogue":
+        return _Catalogue.build(self.items, np.random.default_rng([self.seed, 0]))
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        """The number of interactions of every user: a few for most, many for some."""
+        random = np.random.default_rng([self.seed, 1])
+        least = min(5, self.interactions // self.users)
+        appetite = random.lognormal(sigma=1.0, size=self.users)
+        extra = random.multinomial(self.interactions - least * self.users, appetite / appetite.sum())
+        return least + extra
+
+    @property
+    def item_table(self) -> pl.DataFrame:
+        """The items: `item`, `store`, `categories` (a path of three), `title`, `price`."""
+        catalogue = self._catalogue
+        leaf, store = catalogue.leaf, catalogue.store
+        paths = catalogue.category_names
+        serial = np.arange(self.items)
+        frame = pl.DataFrame({"path": [paths[index] for index in leaf], "store": _store_names(store), "serial": serial})
+        return frame.select(
+            pl.Series("item", _item_ids(serial)),
+            "store",
+            pl.col("path").alias("categories"),
+            pl.format("{} {} No. {}", "store", pl.col("path").list.last(), "serial").alias("title"),
+            pl.Series("price", catalogue.price),
+        )
+
+    @property
+    def interaction_table(self) -> pl.DataFrame:
+        """The log: `user`, `item`, `timestamp` in milliseconds; users come in no order."""
+        return pl.concat(list(self.blocks()))
+
+    def blocks(self) -> Iterator[pl.DataFrame]:
+        """Yield the log in pieces of some thousand users, so that a large one need never be held at once."""
+        for number, first in enumerate(range(0, self.users, _USERS_PER_BLOCK)):
+            random = np.random.default_rng([self.seed, 2, number])
+            yield self._block(first, min(first + _USERS_PER_BLOCK, self.users), random)
+
+    def _block(self, first: int, last: int, random: np.random.Generator) -> pl.DataFrame:
+        catalogue = self._catalogue
+        lengths = np.sort(self._lengths[first:last])[::-1]  # so that the users still shopping are always in front
+        n_users = len(lengths)
+        interests = catalogue.draw_shelves(random, (n_users, 2))
+        clock = (_START + random.uniform(0, 365 * _DAY, n_users)).astype(np.int64)
+        previous = np.zeros(n_users, dtype=np.int64)
+        steps: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+        for step in range(int(lengths[0])):
+            shopping = int(np.searchsorted(-lengths, -step))  # users with more than `step` interactions
+            interests, clock, previous = interests[:shopping], clock[:shopping], previous[:shopping]
+            arrives = (random.random(shopping) < 0.4) | (step == 0)
+            drifts = arrives & (random.random(shopping) < 0.15)
+            interests[drifts, 0] = interests[drifts, 1]
+            interests[drifts, 1] = catalogue.draw_shelves(random, int(drifts.sum()))
+            shelf = interests[np.arange(shopping), (random.random(shopping) < 0.3).astype(int)]
+            previous = catalogue.draw_items(random, shelf, previous, arrives)
+            pause = np.where(
+                arrives, random.exponential(20 * _DAY, shopping), random.uniform(60_000, 1_800_000, shopping)
+            )
+            clock = clock + pause.astype(np.int64)
+            steps.append((np.arange(first, first + shopping), previous, clock))
+        users, items, times = (np.concatenate(parts) for parts in zip(*steps, strict=True))
+        order = random.permutation(len(users))
+        return pl.DataFrame(
+            {"user": _user_ids(users[order]), "item": _item_ids(items[order]), "timestamp": times[order]}
+        )
+
+    def write_amazon_2023(
+        self, folder: str | Path, name: str = "Synthetic_Shop", progress: Progress | None = None
+    ) -> None:
+        """Write `name`.jsonl.gz and meta_`name`.jsonl.gz in the format of Amazon Reviews 2023, block by block."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = pl.Series(_REVIEWS)
+        title = pl.Series([review.split(" ")[0] for review in _REVIEWS])
+        with (
+            (progress or Silent()).bar(f"Writing {name}.jsonl.gz", self.interactions, unit="interactions") as advance,
+            _gzip_writer(folder / f"{name}.jsonl.gz") as write,
+        ):
+            for block in self.blocks():
+                serial = pl.int_range(len(block), eager=True)
+                review = block.select(
+                    (1.0 + serial % 5).alias("rating"),
+                    title.gather(serial % len(title)).alias("title"),
+                    text.gather(serial % len(text)).alias("text"),
+                    pl.lit([], dtype=pl.List(pl.String)).alias("images"),
+                    pl.col("item").alias("asin"),
+                    pl.col("item").alias("parent_asin"),
+                    pl.col("user").alias("user_id"),
+                    "timestamp",
+                    (serial % 7).alias("helpful_vote"),
+                    (serial % 11 > 0).alias("verified_purchase"),
+                )
+                write(review.write_ndjson().encode())
+                advance(len(block))
+        with _gzip_writer(folder / f"meta_{name}.jsonl.gz") as write:
+            for item in self.item_table.iter_rows(named=True):
+                record = {
+                    "main_category": item["categories"][0],
+                    "title": item["title"],
+                    "average_rating": 4.0,
+                    "rating_number": 10,
+                    "features": [],
+                    "description": [f"From {item['store']}."],
+                    "price": item["price"],
+                    "images": [],
+                    "videos": [],
+                    "store": item["store"],
+                    "categories": item["categories"],
+                    "details": {},
+                    "parent_asin": item["item"],
+                    "bought_together": None,
+                }
+                write(json.dumps(record).encode() + b"\n")
+
+
+def synthetic_shop(users: int, items: int, interactions: int, seed: int = 0) -> SyntheticShop:
+    """Make a synthetic shop; see `SyntheticShop`."""
+    return SyntheticShop(users, items, interactions, seed)
+
+
+@dataclass(frozen=True)
+class _Catalogue:
+    """Items sorted by leaf category, with what is needed to draw them.
+
+    Leaves are numbered so that leaf // leaves_per_shelf is the shelf, and shelf // shelves_per_department the
+    department.
+    """
+
+    leaf: NDArray[np.int64]  # (items,)
+    store: NDArray[np.int64]  # (items,)
+    price: NDArray[np.float64]  # (items,)
+    partner: NDArray[np.float64]  # (items,) where in a following leaf's popularity an item's partner stands
+    cumulative: NDArray[np.float64]  # (items + 1,) popularity
+    first_item: NDArray[np.int64]  # (leaves + 1,)
+    followers: NDArray[np.int64]  # (leaves, _FOLLOWERS)
+    shelf_popularity: NDArray[np.float64]  # (shelves,) cumulative
+    branching: int  # departments = shelves per department = leaves per shelf
+
+    @classmethod
+    def build(cls, items: int, random: np.random.Generator) -> "_Catalogue":
+        branching = int(np.clip(round((items / 30) ** (1 / 3)), 2, 14))
+        leaves, shelves = branching**3, branching**2
+        share = 1 / (1 + random.permutation(leaves)) ** 0.7
+        extra = random.choice(leaves, size=max(items - leaves, 0), p=share / share.sum())
+        leaf = np.sort(np.concatenate([np.arange(leaves), extra])[:items])
+        stores_per_shelf = max(3, items // (60 * shelves))
+        rank = np.minimum(random.zipf(1.6, items) - 1, stores_per_shelf - 1)
+        home = np.where(random.random(items) < 0.85, leaf // branching, random.integers(0, shelves, items))
+        weight = random.lognormal(sigma=1.1, size=items)
+        near = np.arange(leaves)[:, None] // branching**2 * branching**2 + random.integers(
+            0, shelves, (leaves, _FOLLOWERS)
+        )
+        far = random.integers(0, leaves, (leaves, _FOLLOWERS))
+        return cls(
+            leaf=leaf,
+            store=home + shelves * rank,
+            price=np.round(random.lognormal(3, 0.8, items), 2),
+            partner=random.random(items),
+            cumulative=np.concatenate([[0], np.cumsum(weight)]),
+            first_item=np.searchsorted(leaf, np.arange(leaves + 1)),
+            followers=np.where(random.random((leaves, _FOLLOWERS)) < 0.7, near, far),
+            shelf_popularity=np.cumsum(1 / (1 + random.permutation(shelves))),
+            branching=branching,
+        )
+
+    @property
+    def category_names(self) -> list[list[str]]:
+        """The path of every leaf."""
+        b = self.branching
+        return [
+            [
+                _DEPARTMENTS[leaf // b**2],
+                f"{_SHELVES[leaf // b % b]} {_DEPARTMENTS[leaf // b**2]}",
+                _KINDS[leaf % b],
+            ]
+            for leaf in range(b**3)
+        ]
+
+    def draw_shelves(self, random: np.random.Generator, shape: int | tuple[int, int]) -> NDArray[np.int64]:
+        """Draw shelves by popularity."""
+        shelves: NDArray[np.int64] = np.searchsorted(
+            self.shelf_popularity, random.random(shape) * self.shelf_popularity[-1]
+        )
+        return shelves
+
+    def draw_items(
+        self,
+        random: np.random.Generator,
+        shelf: NDArray[np.int64],
+        previous: NDArray[np.int64],
+        arrives: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """Draw the next item of every user, shape (users,).
+
+        Who arrives takes something from the shelf, by popularity; who goes on takes something that follows the
+        previous item, half of the time that item's partner. Of two candidates, one of the previous store wins.
+        """
+        count = len(shelf)
+        favourite = (random.random(count) ** 2 * self.branching).astype(np.int64)
+        follower = np.minimum(random.geometric(0.6, count) - 1, _FOLLOWERS - 1)
+        leaf = np.where(arrives, shelf * self.branching + favourite, self.followers[self.leaf[previous], follower])
+        place = np.where(~arrives & (random.random(count) < 0.5), self.partner[previous], random.random(count))
+        chosen, other = self._item_at(leaf, place), self._item_at(leaf, random.random(count))
+        same_store = self.store[previous] == self.store[other]
+        swap = (same_store & (self.store[previous] != self.store[chosen])) | (chosen == previous)
+        return np.where(swap, other, chosen)
+
+    def _item_at(self, leaf: NDArray[np.int64], place: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the item at a place between 0 and 1 in the popularity of its leaf."""
+        first, last = self.first_item[leaf], self.first_item[leaf + 1]
+        low, high = self.cumulative[first], self.cumulative[last]
+        return np.clip(np.searchsorted(self.cumulative, low + place * (high - low), side="right") - 1, first, last - 1)
+
+
+def _store_names(store: NDArray[np.int64]) -> list[str]:
+    """Two words, and a number when the pairs of words run out."""
+    words, count = _STORE_WORDS, len(_STORE_WORDS)
+    names = [
+        f"{words[number % count]} & {words[number // count % count]}"
+        for number in range(min(count**2, 1 + store.max()))
+    ]
+    return [
+        names[number % count**2] + (f" {number // count**2}" if number >= count**2 else "") for number in store.tolist()
+    ]
+
+
+def _item_ids(index: NDArray[np.int64]) -> list[str]:
+    """Ten characters, as Amazon has; multiplication by an odd number scatters them without a repeat."""
+    scattered = (index.astype(np.uint32) * np.uint32(2_654_435_761)).astype(">u4")
+    digits = scattered.tobytes().hex().upper()
+    return [f"B0{digits[start : start + 8]}" for start in range(0, len(digits), 8)]
+
+
+def _user_ids(index: NDArray[np.int64]) -> list[str]:
+    """Twenty-eight characters, as Amazon has."""
+    scattered = (index.astype(np.uint64) * np.uint64(11_400_714_819_323_198_485)).astype(">u8")
+    digits = scattered.tobytes().hex().upper()
+    return [f"AE{digits[start : start + 16]}SHOPPERSID" for start in range(0, len(digits), 16)]
+
+
+@contextlib.contextmanager
+def _gzip_writer(path: Path) -> Iterator[Callable[[bytes], int]]:
+    """Write a gzip file that has its name only when it is whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    with explain_full_disk(path.parent):
+        try:
+            with igzip.open(partial, "wb", compresslevel=1) as file:
+                yield file.write
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,53 @@
+"""Fixtures that more than one test file uses."""
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from resid.data.synthetic import SyntheticShop, synthetic_shop
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"needs the real data sets in {REAL_DATA}")
+    return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def spark():
+    if shutil.which("java") is None:
+        pytest.skip("needs a Java runtime for Spark")
+    session_class = pytest.importorskip("pyspark.sql").SparkSession
+    builder = session_class.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shop() -> SyntheticShop:
+    return synthetic_shop(users=300, items=80, interactions=3_000, seed=3)
+
+
+@pytest.fixture
+def log() -> pl.DataFrame:
+    """Six users who each took the same six items, in another order each."""
+    rows = [(f"u{user}", f"i{(user + step) % 6}", 10 * user + step) for user in range(6) for step in range(6)]
+    return pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+
+
+@pytest.fixture
+def items() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "item": [f"i{index}" for index in range(6)],
+            "store": ["a", "b", "a", None, "b", "c"],
+            "categories": [["x", "y"], ["x", "z"], ["w", "y"], ["w", "y"], ["x", "y", "q"], ["x", ""]],
+            "title": [f"Item {index}" for index in range(6)],
+        }
+    )

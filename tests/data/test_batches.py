@@ -1,0 +1,96 @@
+"""Batches: every window once, similar lengths together, exact continuation, uniform negatives."""
+
+import numpy as np
+import pytest
+
+from resid import Dataset, InputError
+from resid.data import PADDING, Batches
+
+
+@pytest.fixture(scope="module")
+def data(shop):
+    return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+
+
+def same(first, second):
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in vars(first))
+
+
+def test_every_window_once_and_whole(data):
+    for options in ({"seed": 1}, {"shuffle": False}):
+        seen = []
+        for batch in Batches(data.train, 64, **options):
+            for row, window in enumerate(batch.index):
+                history, target = data.train.window(window)
+                padded = batch.histories[row]
+                assert padded[len(padded) - len(history) :].tolist() == history.tolist()
+                assert (padded[: len(padded) - len(history)] == PADDING).all()
+                assert batch.targets[row] == target
+                assert batch.users[row] == data.train.users[window]
+            seen.append(batch.index)
+        assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(len(data.train)))
+
+
+def test_batches_hold_similar_lengths_and_no_needless_padding(data):
+    lengths = data.train.end - data.train.begin
+    padding = real = 0
+    for batch in Batches(data.train, 64):
+        assert batch.histories.shape[1] == lengths[batch.index].max()
+        padding += (batch.histories == PADDING).sum()
+        real += (batch.histories != PADDING).sum()
+    assert padding < 0.1 * real
+
+
+def test_order_follows_seed_and_epoch(data):
+    one, two, other = Batches(data.train, 64, seed=1), Batches(data.train, 64, seed=1), Batches(data.train, 64, seed=2)
+    first = [batch.index for batch in one]
+    assert all(np.array_equal(a, b.index) for a, b in zip(first, two, strict=True))
+    assert not all(np.array_equal(a, b.index) for a, b in zip(first, other, strict=True))
+    assert not all(np.array_equal(a, b.index) for a, b in zip(first, list(one), strict=True))  # the second epoch
+    assert one.epoch == 2
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 10_000])
+def test_continues_exactly(data, stop):
+    options = {"batch_size": 32, "seed": 5, "negatives": 3}
+    uninterrupted = Batches(data.train, **options)
+    expected = [batch for _ in range(2) for batch in uninterrupted]
+    begun, taken = Batches(data.train, **options), []
+    for batch in begun:
+        taken.append(batch)
+        if len(taken) >= stop:
+            break
+    continued = Batches(data.train, **options)
+    continued.load_state_dict(begun.state_dict())
+    while continued.epoch < 2:
+        taken += list(continued)
+    assert len(taken) == len(expected)
+    assert all(same(a, b) for a, b in zip(taken, expected, strict=True))
+
+
+def test_refuses_to_continue_with_other_settings(data):
+    state = Batches(data.train, 32).state_dict()
+    with pytest.raises(InputError, match="'batch_size' was 32 and is 64"):
+        Batches(data.train, 64).load_state_dict(state)
+
+
+def test_negatives_are_uniform_over_all_items_but_the_target(data):
+    counts = np.zeros((data.n_items, data.n_items))
+    batches = Batches(data.train, 128, negatives=50, seed=9)
+    for _ in range(3):
+        for batch in batches:
+            assert (batch.negatives != batch.targets[:, None]).all()
+            np.add.at(counts, (batch.targets[:, None], batch.negatives), 1)
+    assert (np.diag(counts) == 0).all()
+    drawn = counts.sum(axis=1, keepdims=True)
+    off_diagonal = ~np.eye(data.n_items, dtype=bool)
+    expected = np.broadcast_to(drawn / (data.n_items - 1), counts.shape)[off_diagonal]
+    chi_square = ((counts[off_diagonal] - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
+    degrees = (drawn > 0).sum() * (data.n_items - 2)
+    assert abs(chi_square - degrees) < 6 * np.sqrt(2 * degrees)
+
+
+@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"batch_size": 8, "negatives": -1}, {"batch_size": 8, "pool": 0}])
+def test_refuses_bad_settings(data, bad):
+    with pytest.raises(InputError, match="the setting"):
+        Batches(data.train, **bad)

@@ -1,0 +1,100 @@
+"""Preparation on a real, local Spark: the same Dataset, byte for byte."""
+
+import os
+
+import polars as pl
+import pytest
+
+from resid import Dataset, InputError
+from resid.data.amazon import prepare_amazon
+from resid.data.engines import SparkEngine
+
+FIELDS = ["store", "cat2", "cat3", "cat4"]
+
+
+def same_bytes(first, second):
+    assert sorted(os.listdir(first)) == sorted(os.listdir(second))
+    for name in os.listdir(first):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_real_data_byte_for_byte(spark, real_data, tmp_path):
+    folder = real_data / "amazon2018-scientific"
+    tables = [folder / "interactions.parquet", folder / "items.parquet"]
+    options = {"missing": "drop", "k_core": 6}
+    Dataset.from_tables(*tables, FIELDS, **options).save(tmp_path / "polars")
+    Dataset.from_tables(*tables, FIELDS, **options, engine="spark", scratch=tmp_path).save(tmp_path / "spark")
+    assert sorted(os.listdir(tmp_path)) == ["polars", "spark"]  # the scratch files are gone
+    same_bytes(tmp_path / "polars", tmp_path / "spark")
+
+
+def test_ties_in_many_files_and_parts(spark, real_data, tmp_path, monkeypatch):
+    """Baskets with equal timestamps, in several files of different sizes, through several parts."""
+    folder = real_data / "complete-journey"
+    log = pl.read_parquet(folder / "interactions.parquet").head(60_000)
+    (tmp_path / "log").mkdir()
+    for number, (start, stop) in enumerate([(0, 5_000), (5_000, 45_000), (45_000, 60_000)]):
+        log[start:stop].write_parquet(tmp_path / "log" / f"{number}.parquet")
+    monkeypatch.setattr(SparkEngine, "_INTERACTIONS_PER_PART", 10_000)
+    items, fields = folder / "items.parquet", ["store", "cat1"]
+    Dataset.from_tables(log, items, fields).save(tmp_path / "polars")
+    Dataset.from_tables(tmp_path / "log", items, fields, engine="spark").save(tmp_path / "spark")
+    same_bytes(tmp_path / "polars", tmp_path / "spark")
+
+
+def test_amazon_raw(spark, shop, tmp_path):
+    shop.write_amazon_2023(tmp_path / "raw", "Shop")
+    prepare_amazon("amazon-2023", "Shop", tmp_path / "raw").save(tmp_path / "polars")
+    prepare_amazon("amazon-2023", "Shop", tmp_path / "raw", engine="spark").save(tmp_path / "spark")
+    same_bytes(tmp_path / "polars", tmp_path / "spark")
+
+
+def test_text_files(spark, log, items, tmp_path):
+    log = log.with_columns(
+        pl.lit("2026-01-01T00:00:").add(pl.col("timestamp").cast(pl.String).str.zfill(2)).alias("timestamp")
+    )
+    log.write_csv(tmp_path / "log.csv")
+    items.drop("categories").write_ndjson(tmp_path / "items.jsonl")
+    tables = tmp_path / "log.csv", tmp_path / "items.jsonl", ["store"]
+    first, second = Dataset.from_tables(*tables), Dataset.from_tables(*tables, engine="spark")
+    assert first.fingerprint == second.fingerprint
+
+
+class TestBadInput:
+    def refused(self, match, *tables, **options):
+        with pytest.raises(InputError, match=match) as caught:
+            Dataset.from_tables(*tables, **options)
+        assert "\n" not in str(caught.value)
+
+    def test_null(self, spark, log):
+        frame = spark.createDataFrame(log.with_columns(pl.col("user").replace("u3", None)).to_arrow())
+        self.refused(r"column 'user': missing in 6 rows, first in rows like \{'user': None, 'item': 'i3'", frame)
+
+    def test_timestamp(self, spark, log):
+        text = pl.Series(["2026-01-01"] * 35 + ["noon"])
+        frame = spark.createDataFrame(log.with_columns(timestamp=text).to_arrow())
+        self.refused("column 'timestamp': neither a number nor a date in row like .*'noon'", frame)
+
+    def test_item_without_a_row(self, spark, log, items):
+        frames = [spark.createDataFrame(frame.to_arrow()) for frame in (log, items[1:])]
+        self.refused("1 items of the interactions table have no row here, the first is 'i0'", *frames, ["store"])
+
+    def test_bad_json_line(self, spark, log, tmp_path):
+        path = tmp_path / "log.jsonl"
+        path.write_text(log.write_ndjson() + "nonsense\n")
+        self.refused(r"log\.jsonl: not every line is a JSON object .*'nonsense'", path, engine="spark")
+        data = Dataset.from_tables(path, engine="spark", skip_bad_lines=True)
+        assert data.notes["skipped_lines"] == 1
+        assert data.n_interactions == 36
+
+    def test_truncated_gzip(self, spark, shop, tmp_path):
+        shop.write_amazon_2023(tmp_path, "Shop")
+        path = tmp_path / "Shop.jsonl.gz"
+        path.write_bytes(path.read_bytes()[:-2_000])
+        columns = {"user": "user_id", "item": "parent_asin"}
+        self.refused(r"Shop\.jsonl\.gz: the (file|table) cannot be read", path, columns=columns, engine="spark")
+
+    def test_one_spark_frame_only(self, spark, log, items):
+        self.refused(
+            "give both tables as Spark frames or neither", spark.createDataFrame(log.to_arrow()), items, ["store"]
+        )
