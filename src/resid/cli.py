@@ -131,6 +131,10 @@ def prepare(
     paper = None
     if source.startswith("amazon-"):
         find_release(source)
+        if fields or columns:
+            raise InputError(
+                f"{source}: the fields and columns of the Amazon files are known; leave --fields and --columns out."
+            )
         if second is None:
             raise InputError(
                 f"{source}: name the category, for example: resid prepare {source} Musical_Instruments --out …"

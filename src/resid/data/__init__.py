@@ -4,5 +4,6 @@ from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split
+from resid.data.synthetic import SyntheticShop, synthetic_shop
 
-__all__ = ["PADDING", "Batch", "Batches", "Dataset", "PrepareSettings", "Split"]
+__all__ = ["PADDING", "Batch", "Batches", "Dataset", "PrepareSettings", "Split", "SyntheticShop", "synthetic_shop"]

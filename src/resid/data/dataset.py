@@ -15,7 +15,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -313,7 +314,8 @@ class Dataset:
         with atomic_folder(folder) as partial:
             for name in _ARRAYS:
                 with (partial / f"{name}.npy").open("wb") as file:
-                    np.save(file, getattr(self, name), allow_pickle=False)
+                    # Without the file itself, NumPy writes through Python, which tells a full disk from other errors.
+                    np.save(cast(Any, SimpleNamespace(write=file.write)), getattr(self, name), allow_pickle=False)
             for name in _TABLES:
                 self._table(name).rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
             manifest = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import narwhals as nw
+import numpy as np
 import polars as pl
 
 from resid.errors import InputError, explain_full_disk
@@ -54,11 +55,20 @@ class Engine(Protocol):
     def upload(self, frame: pl.DataFrame) -> Frame:
         """Take a small frame from the driver to where the log is, compacted like the log."""
 
+    def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
+        """Replace the ids of a column, all of which are in `ids`, by their positions there, as int32."""
+
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
         """Say where the offending `rows` of a table stand: their numbers if they have any, else their values."""
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
         """Yield the columns `user` and `item` of the encoded log, of that many rows, by user, timestamp and `ROW`."""
+
+
+def join_positions(engine: Engine, frame: Frame, column: str, ids: pl.Series) -> Frame:
+    """Do what `Engine.encode` says with a join, which every engine can."""
+    positions = pl.DataFrame({column: ids, "position": np.arange(len(ids), dtype=np.int32)})
+    return frame.join(engine.upload(positions), on=column).drop(column).rename({"position": column})
 
 
 class PolarsEngine:
@@ -103,14 +113,29 @@ class PolarsEngine:
         """Compact the frame; it is already here."""
         return self.compact(as_frame(frame.lazy()))
 
+    def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
+        """Look the positions of categories up by their physical codes, in an array instead of a join."""
+        if frame.collect_schema()[column] != nw.Categorical:
+            return join_positions(self, frame, column, ids)
+        codes = ids.cast(pl.Categorical).to_physical().to_numpy()
+        positions = np.zeros(codes.max() + 1, dtype=np.int32)
+        positions[codes] = np.arange(len(ids))
+        looked_up = pl.lit(pl.Series(positions)).gather(pl.col(column).to_physical())
+        return as_frame(frame.to_native().with_columns(looked_up.alias(column)))
+
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
         """Name the first rows by number."""
         numbers = ", ".join(f"{row:,}" for row in rows[ROW].to_list())
         return f"{word}{'s' if len(rows) > 1 else ''} {numbers}"
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
-        """Sort once and yield the whole log."""
-        yield log.sort("user", "timestamp", ROW).select("user", "item").to_native().collect()
+        """Sort and yield the whole log.
+
+        A stable sort by one key after the other takes half the time of one by all three; eagerly, for the lazy
+        optimizer makes one of them.
+        """
+        frame: pl.DataFrame = log.to_native().collect().sort(ROW)
+        yield frame.sort("timestamp", maintain_order=True).select("user", "item").sort("user", maintain_order=True)
 
 
 class SparkEngine:
@@ -162,6 +187,10 @@ class SparkEngine:
         """Send through Arrow."""
         signed = frame.with_columns(pl.col(pl.UInt32).cast(pl.Int64))  # Spark has no unsigned integers
         return as_frame(self.session.createDataFrame(signed.to_arrow()))
+
+    def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
+        """Join the positions."""
+        return join_positions(self, frame, column, ids)
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
         """Show the first rows themselves, for rows of a Spark frame have no number."""

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 from isal import igzip
-from isal.isal_zlib import error as deflate_error
+from isal.igzip_lib import IsalError
 
 from resid.data.engines import ROW
 from resid.errors import InputError
@@ -111,7 +111,7 @@ def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
                 yield block if block.endswith(b"\n") else block + b"\n"
                 advance(raw.tell() - position)
                 position = raw.tell()
-        except (EOFError, OSError, deflate_error) as error:
+        except (EOFError, OSError, IsalError) as error:
             raise InputError(
                 f"{path}: the gzip is cut short or damaged ({error}); fetch or write the file again."
             ) from error

@@ -178,8 +178,8 @@ def _refuse_unlisted(log: Table, items: Table) -> None:
         first = log.engine.collect(unlisted.sort(ROW).head(1))
         raise InputError(
             f"{items.name}, column 'item': {rows['items'].item():,} items of {log.name} have no row here, the first is "
-            f"{first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); add them, or treat "
-            "them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
+            f"{first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); add them, or "
+            "treat them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
         )
 
 
@@ -228,10 +228,7 @@ def _encode(
     kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine
 ) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
     """Replace ids by indices and lay the histories end to end."""
-    encoded = kept
-    for column, ids in (("user", users["user"]), ("item", catalogue["item"])):
-        positions = pl.DataFrame({column: ids, "index": np.arange(len(ids), dtype=np.int32)})
-        encoded = encoded.join(engine.upload(positions), on=column).drop(column).rename({"index": column})
+    encoded = engine.encode(engine.encode(kept, "user", users["user"]), "item", catalogue["item"])
     sequence = np.empty(interactions, dtype=np.int32)
     lengths = np.zeros(len(users), dtype=np.int64)
     position = 0

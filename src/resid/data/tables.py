@@ -132,6 +132,8 @@ def _open_path(
     suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if path.is_dir():
         suffix = ".parquet"
+        if not any(path.rglob("*.parquet")):
+            raise InputError(f"{path}: the folder has no .parquet files; give a file, or a folder of Parquet files.")
     if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
         ".parquet",
         ".gz",
@@ -141,11 +143,11 @@ def _open_path(
         return _open_with_spark(path, suffix, scratch, skip_bad_lines)
     try:
         if suffix == ".parquet":
-            lazy = pl.scan_parquet(path / "*.parquet" if path.is_dir() else path)
+            lazy = pl.scan_parquet(sorted(path.rglob("*.parquet")) if path.is_dir() else path, glob=False)
             lazy.collect_schema()
             return Table(as_frame(lazy), name, PolarsEngine())
         if suffix in _SEPARATORS:
-            lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix]).lazy()
+            lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix], glob=False).lazy()
             return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
@@ -225,15 +227,16 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
 def same_item_type(log: Table, items: Table) -> tuple[Table, Table]:
     """Give the items of both tables one type; text files follow the other table, two typed tables must agree."""
     types = [table.frame.collect_schema()["item"] for table in (log, items)]
-    if types[0] == types[1]:
+    text = [type_ in (nw.String, nw.Categorical) for type_ in types]
+    if types[0] == types[1] or all(text):
         return log, items
-    if nw.String in types and not (log.untyped or items.untyped):
-        words = ["text" if type_ == nw.String else "integers" for type_ in types]
+    if any(text) and not (log.untyped or items.untyped):
+        words = ["text" if is_text else "integers" for is_text in text]
         raise InputError(
             f"{items.name}, column 'item': the items are {words[1]} here and {words[0]} in {log.name}; "
             "give both tables the same type."
         )
-    common = nw.String if nw.String in types else nw.UInt64
+    common = nw.String if any(text) else nw.UInt64
     both = [table.with_frame(table.frame.with_columns(nw.col("item").cast(common))) for table in (log, items)]
     return both[0], both[1]
 
@@ -274,14 +277,14 @@ def _checked_ids(table: Table, column: str, original: str) -> Table:
         if table.engine.collect(table.frame.select(all_integers))["all"].item():
             return _cast(table, column, nw.Int64)
         return table
-    if type_ in (nw.Categorical, nw.Enum):
+    if type_ == nw.Enum:
         return _cast(table, column, nw.String)
     if type_ == nw.UInt64:
         largest = table.engine.collect(table.frame.select(nw.col(column).max()))[column].item()
         return table if largest >= 2**63 else _cast(table, column, nw.Int64)
     if type_.is_integer() and type_ not in (nw.Int128, nw.UInt128):
         return _cast(table, column, nw.Int64)
-    if type_ != nw.String:
+    if type_ not in (nw.String, nw.Categorical):
         raise InputError(
             f"{table.name}, column '{original}': ids must be text or integers of at most 64 bits, these are {type_}; "
             "convert the column."

@@ -1,0 +1,160 @@
+"""The command as a user types it, most of it in a process of its own."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from resid import Dataset
+from resid.cli import main
+from resid.data import synthetic_shop
+
+RESID = Path(sys.executable).with_name("resid")
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run([RESID, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture
+def tables(shop, tmp_path):
+    shop.interaction_table.write_parquet(tmp_path / "log.parquet")
+    shop.item_table.write_parquet(tmp_path / "items.parquet")
+    return tmp_path / "log.parquet", tmp_path / "items.parquet"
+
+
+class TestCommands:
+    def test_prepare_and_info(self, tables, tmp_path, capsys):
+        out = tmp_path / "data"
+        assert main(["prepare", *map(str, tables), "--fields", "store,categories", "--out", str(out)]) == 0
+        shown = capsys.readouterr().out
+        assert "5-core" in shown
+        assert "3,000" in shown
+        assert main(["info", str(out)]) == 0
+        shown = capsys.readouterr().out
+        assert "cat3" in shown
+        assert "█" in shown
+        assert main(["info", str(out), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == Dataset.load(out).info()
+
+    def test_every_option_reaches_the_settings(self, tables, tmp_path, capsys):
+        log, items = tables
+        pl.read_parquet(log).rename({"user": "who"}).write_csv(tmp_path / "log.csv")
+        options = ["--fields", "store,categories", "--columns", "user=who", "--keep", "price", "--k-core", "4",
+                   "--missing", "keep", "--min-interactions", "4", "--max-length", "9", "--path-levels", "2",
+                   "--no-qualify-paths", "--unlisted-items", "missing", "--add-unseen-targets", "--skip-bad-lines"]  # fmt: skip
+        arguments = [
+            "prepare",
+            str(tmp_path / "log.csv"),
+            str(items),
+            *options,
+            "--out",
+            str(tmp_path / "data"),
+            "--json",
+        ]
+        assert main(arguments) == 0
+        settings = Dataset.load(tmp_path / "data").settings
+        assert settings.fields == ("store", "categories")
+        assert (settings.keep, settings.k_core, settings.missing) == (("price",), 4, "keep")
+        assert (settings.min_interactions, settings.max_length, settings.path_levels) == (4, 9, 2)
+        assert (settings.qualify_paths, settings.unlisted_items, settings.add_unseen_targets) == (
+            False,
+            "missing",
+            True,
+        )
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["fingerprint"] == Dataset.load(tmp_path / "data").fingerprint
+
+    def test_amazon_beside_the_paper(self, shop, tmp_path, capsys):
+        shop.write_amazon_2023(tmp_path / "raw", "Video_Games")
+        arguments = [
+            "prepare",
+            "amazon-2023",
+            "Video_Games",
+            "--raw",
+            str(tmp_path / "raw"),
+            "--out",
+            str(tmp_path / "vg"),
+        ]
+        assert main(arguments) == 0
+        assert "24,685" in capsys.readouterr().out
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["paper"]["users"] == 94_515
+
+    def test_demo_in_a_process_of_its_own(self, tmp_path):
+        answer = run("demo", cwd=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        assert "the test target" in answer.stdout
+        assert Dataset.load(tmp_path / "demo-shop").field_names == ("store", "cat1", "cat2", "cat3")
+
+    def test_version(self):
+        assert run("--version").stdout.startswith("0.")
+
+
+class TestBadInput:
+    """One sentence on standard error, exit code 2, and nothing left behind."""
+
+    def refused(self, capsys, match, *arguments):
+        assert main(list(map(str, arguments))) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        errors = [line for line in captured.err.splitlines() if line.startswith("Error: ")]
+        assert len(errors) == 1
+        assert match in errors[0]
+
+    def test_bad_table(self, tables, tmp_path, capsys):
+        pl.read_parquet(tables[0]).with_columns(user=pl.lit(None, pl.String)).write_csv(tmp_path / "[log].csv")
+        out = tmp_path / "data"
+        self.refused(capsys, "[log].csv, column 'user': missing in 3,000 rows, first in rows 1, 2, 3",
+                     "prepare", tmp_path / "[log].csv", tables[1], "--fields", "store", "--out", out)  # fmt: skip
+        assert not out.exists()
+        assert sorted(os.listdir(tmp_path)) == ["[log].csv", "items.parquet", "log.parquet"]
+
+    def test_bad_lines(self, log, tmp_path, capsys):
+        path = tmp_path / "log.jsonl.gz"
+        path.write_bytes(gzip.compress(f"{log.write_ndjson()}oops\n".encode()))
+        out = tmp_path / "data"
+        self.refused(capsys, "line 37: not a JSON object", "prepare", path, "--out", out)
+        assert main(["prepare", str(path), "--out", str(out), "--skip-bad-lines"]) == 0
+        assert "1 bad lines were skipped" in capsys.readouterr().out
+
+    def test_foreign_folder(self, tables, tmp_path, capsys):
+        self.refused(capsys, "exists and is not a folder that resid wrote",
+                     "prepare", *tables, "--fields", "store", "--out", tmp_path)  # fmt: skip
+
+    def test_amazon(self, tmp_path, capsys):
+        out = ("--out", tmp_path / "data")
+        self.refused(capsys, "'amazon-1999' is not known", "prepare", "amazon-1999", "Books", *out)
+        self.refused(capsys, "name the category", "prepare", "amazon-2023", *out)
+        self.refused(capsys, "there is no Books.csv.gz", "prepare", "amazon-2023", "Books", "--raw", tmp_path, *out)
+        self.refused(capsys, "cannot be reached", "download", "amazon-2023", "Books", "--raw", tmp_path,
+                     "--mirror", "http://127.0.0.1:1")  # fmt: skip
+
+    def test_usage(self, tmp_path, capsys):
+        self.refused(capsys, "--out", "prepare", "log.csv")
+        self.refused(
+            capsys, "--columns: 'user' is not of the form", "prepare", "log.csv", "--columns", "user", "--out", "x"
+        )
+        self.refused(capsys, "not a Dataset", "info", tmp_path)
+
+
+def test_killed_half_way_leaves_nothing_and_starts_again(tmp_path):
+    synthetic_shop(60_000, 5_000, 600_000).write_amazon_2023(tmp_path / "raw", "Shop")
+    command = ["prepare", "amazon-2023", "Shop", "--raw", tmp_path / "raw", "--out", tmp_path / "out" / "data"]
+    for sign, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        process = subprocess.Popen([RESID, *map(str, command)], stderr=subprocess.PIPE)
+        assert process.stderr.readline()  # it has begun to read
+        time.sleep(0.3)
+        process.send_signal(sign)
+        process.stderr.read()
+        assert process.wait() == code
+        assert not (tmp_path / "out").exists() or os.listdir(tmp_path / "out") == []
+    assert run(*command).returncode == 0
+    assert os.listdir(tmp_path / "out") == ["data"]
