@@ -3,19 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test lint check format bench clean
 
 demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --cov
 
-check: .venv/dev
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --cov
+
+check: lint test
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

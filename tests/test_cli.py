@@ -137,6 +137,20 @@ class TestBadInput:
         self.refused(capsys, "cannot be reached", "download", "amazon-2023", "Books", "--raw", tmp_path,
                      "--mirror", "http://127.0.0.1:1")  # fmt: skip
 
+    def test_a_file_may_be_called_amazon(self, log, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        log.write_csv("amazon-log.csv")
+        assert main(["prepare", "amazon-log.csv", "--out", "data"]) == 0
+
+    def test_amazon_options(self, tmp_path, capsys):
+        self.refused(
+            capsys, "leave --fields", "prepare", "amazon-2023", "Books", "--fields", "store", "--out", tmp_path / "d"
+        )
+
+    def test_the_operating_system_objects(self, tables, tmp_path, capsys):
+        self.refused(capsys, "this is a file", "prepare", *tables, "--fields", "store", "--out", tables[0] / "data")
+        self.refused(capsys, "log.parquet: File exists", "download", "amazon-2023", "Books", "--raw", tables[0])
+
     def test_usage(self, tmp_path, capsys):
         self.refused(capsys, "--out", "prepare", "log.csv")
         self.refused(
@@ -149,12 +163,12 @@ def test_killed_half_way_leaves_nothing_and_starts_again(tmp_path):
     synthetic_shop(60_000, 5_000, 600_000).write_amazon_2023(tmp_path / "raw", "Shop")
     command = ["prepare", "amazon-2023", "Shop", "--raw", tmp_path / "raw", "--out", tmp_path / "out" / "data"]
     for sign, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        process = subprocess.Popen([RESID, *map(str, command)], stderr=subprocess.PIPE)
-        assert process.stderr.readline()  # it has begun to read
-        time.sleep(0.3)
-        process.send_signal(sign)
-        process.stderr.read()
-        assert process.wait() == code
-        assert not (tmp_path / "out").exists() or os.listdir(tmp_path / "out") == []
+        with subprocess.Popen([RESID, *map(str, command)], stderr=subprocess.PIPE) as process:
+            assert process.stderr.readline()  # it has begun to read
+            time.sleep(0.3)
+            process.send_signal(sign)
+            process.stderr.read()
+        assert process.returncode == code
+        assert not (tmp_path / "out" / "data").exists()
     assert run(*command).returncode == 0
     assert os.listdir(tmp_path / "out") == ["data"]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from resid import Dataset, InputError, __version__
-from resid.data.amazon import compare_with_paper, find_release, prepare_amazon
+from resid.data.amazon import RELEASES, compare_with_paper, find_release, prepare_amazon
 from resid.data.dataset import MANIFEST
 from resid.data.download import download as fetch
 from resid.data.folder import refuse_foreign_folder
@@ -34,9 +35,9 @@ output = Console()
 errors = Console(stderr=True)
 
 
-def _names(value: str | None) -> tuple[str, ...] | None:
+def _names(value: str) -> tuple[str, ...]:
     """Split a list that is written with commas."""
-    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+    return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 @app.command
@@ -129,27 +130,32 @@ def prepare(
     if engine == "spark":
         out.resolve().parent.mkdir(parents=True, exist_ok=True)
     paper = None
-    if source.startswith("amazon-"):
+    if source in RELEASES or (source.startswith("amazon-") and not Path(source).exists()):
         find_release(source)
-        if fields or columns:
+        if fields or columns or unlisted_items != "error":
             raise InputError(
-                f"{source}: the fields and columns of the Amazon files are known; leave --fields and --columns out."
+                f"{source}: the Amazon files are known; leave --fields, --columns and --unlisted-items out."
             )
         if second is None:
             raise InputError(
                 f"{source}: name the category, for example: resid prepare {source} Musical_Instruments --out …"
             )
         data = prepare_amazon(
-            source, second, raw, category_root=category_root, keep=_names(keep) or ("title",), **shared
+            source,
+            second,
+            raw,
+            category_root=category_root,
+            keep=("title",) if keep is None else _names(keep),
+            **shared,
         )
         paper = compare_with_paper(source, second, data)
     else:
         data = Dataset.from_tables(
             source,
             second,
-            _names(fields),
+            None if fields is None else _names(fields),
             columns=_column_names(columns),
-            keep=_names(keep),
+            keep=None if keep is None else _names(keep),
             unlisted_items=unlisted_items,
             **shared,
         )
@@ -171,7 +177,7 @@ def prepare(
 
 def _column_names(columns: str | None) -> dict[str, str]:
     """Read user=reviewer,item=asin."""
-    pairs = [pair.partition("=") for pair in _names(columns) or ()]
+    pairs = [pair.partition("=") for pair in _names(columns or "")]
     if bad := [name for name, _, value in pairs if not value]:
         raise InputError(f"--columns: '{bad[0]}' is not of the form name=column, for example user=reviewer,item=asin.")
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -289,16 +295,12 @@ def _print_notes(data: Dataset) -> None:
     notes = data.notes
     targets = notes["unseen_validation_targets"] + notes["unseen_test_targets"]
     added = "added to training" if data.settings.add_unseen_targets else "in the catalogue, not in training"
-    lines = {
-        f"{notes['duplicate_interactions']:,} duplicate interactions were read and kept": notes[
-            "duplicate_interactions"
-        ],
-        f"{notes['skipped_lines']:,} bad lines were skipped": notes["skipped_lines"],
-        f"{targets:,} evaluation targets occur in no training history: {added}": targets,
-    }
-    for line, count in lines.items():
-        if count:
-            output.print(f"{line}.", highlight=False, soft_wrap=True)
+    lines = [f"{targets:,} evaluation targets occur in no training history: {added}."]
+    if notes["duplicate_interactions"]:
+        lines.append(f"{notes['duplicate_interactions']:,} duplicate interactions were read and kept.")
+    if notes["skipped_lines"]:
+        lines.append(f"{notes['skipped_lines']:,} bad lines were skipped.")
+    output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
 def _print_info(data: Dataset) -> None:
@@ -330,8 +332,6 @@ def _print_info(data: Dataset) -> None:
 
 def _length_histogram(data: Dataset) -> Table:
     """Draw the share of users by history length, in classes that double."""
-    import numpy as np
-
     lengths = np.diff(data.offsets)
     edges = [0, 4, 8, 16, 32, 64, 128, int(max(lengths.max(), 128))]
     table = Table.grid(padding=(0, 1))
@@ -355,6 +355,10 @@ def main(arguments: list[str] | None = None) -> int:
         app(arguments, exit_on_error=False, print_error=False)
     except (InputError, CycloptsError) as error:
         errors.print(Text.assemble(("Error: ", "red"), str(error)), soft_wrap=True)
+        return 2
+    except OSError as error:
+        sentence = f"{error.filename or 'resid'}: {error.strerror or error}."
+        errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         errors.print("Interrupted: no Dataset was written, downloads go on where they stopped.")

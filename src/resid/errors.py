@@ -20,5 +20,5 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         if not full and "No space left on device" not in str(error):
             raise
         raise InputError(
-            f"{folder}: the disk is full, so nothing was written; free some space or choose another folder."
+            f"{folder}: the disk is full; free some space or choose another folder, and run it again."
         ) from error

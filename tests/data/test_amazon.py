@@ -97,7 +97,7 @@ class TestMetadata:
     def test_kept_columns(self, raw):
         data = prepare_amazon("amazon-2023", "Shop", raw, keep=("price", "description"))
         assert data.item_table.columns[-2:] == ["price", "description"]
-        with pytest.raises(InputError, match="'colour' cannot be kept"):
+        with pytest.raises(InputError, match="'colour' cannot be kept; the metadata of amazon-2023 has title"):
             prepare_amazon("amazon-2023", "Shop", raw, keep=("colour",))
 
 

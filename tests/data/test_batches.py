@@ -1,5 +1,7 @@
 """Batches: every window once, similar lengths together, exact continuation, uniform negatives."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -56,10 +58,8 @@ def test_continues_exactly(data, stop):
     uninterrupted = Batches(data.train, **options)
     expected = [batch for _ in range(2) for batch in uninterrupted]
     begun, taken = Batches(data.train, **options), []
-    for batch in begun:
+    for batch in itertools.islice(begun, stop):
         taken.append(batch)
-        if len(taken) >= stop:
-            break
     continued = Batches(data.train, **options)
     continued.load_state_dict(begun.state_dict())
     while continued.epoch < 2:
@@ -68,10 +68,15 @@ def test_continues_exactly(data, stop):
     assert all(same(a, b) for a, b in zip(taken, expected, strict=True))
 
 
-def test_refuses_to_continue_with_other_settings(data):
+def test_refuses_to_continue_with_other_settings(data, shop):
     state = Batches(data.train, 32).state_dict()
     with pytest.raises(InputError, match="'batch_size' was 32 and is 64"):
         Batches(data.train, 64).load_state_dict(state)
+    with pytest.raises(InputError, match="'split' was train and is test"):
+        Batches(data.test, 32).load_state_dict(state)
+    other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], max_length=9)
+    with pytest.raises(InputError, match="'data' was"):
+        Batches(other.train, 32).load_state_dict(state)
 
 
 def test_negatives_are_uniform_over_all_items_but_the_target(data):

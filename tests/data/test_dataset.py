@@ -2,7 +2,9 @@
 
 import json
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from resid import Dataset, InputError
+from tests.conftest import cannot_run
 
 
 @pytest.fixture
@@ -71,6 +74,10 @@ class TestLookups:
         assert data.item_indices([ids[3], "unknown", ids[0]]).tolist() == [3, -1, 0]
         assert data.user_indices([data.user_ids[2], 5]).tolist() == [2, -1]
 
+    def test_values_and_codes(self, data):
+        stores = data.item_table["store"][:3].to_list()
+        assert data.field_codes("store", [*stores, None, "unknown"]).tolist() == [*data.fields[:3, 0], 0, -1]
+
     def test_unknown_vocabulary(self, data):
         with pytest.raises(InputError, match="there is no field 'shop'; the fields are store, cat1"):
             data.vocabulary("shop")
@@ -108,7 +115,17 @@ class TestDamage:
         Dataset.load(folder)
         self.refused(folder, "sequence.npy: missing or damaged", verify=True)
 
+    def test_a_loaded_dataset_stays_what_it_was(self, folder, data, log):
+        loaded = Dataset.load(folder)
+        Dataset.from_tables(log).save(folder)
+        assert loaded.item_ids.equals(data.item_ids)
+        assert np.array_equal(loaded.sequence, data.sequence)
+
     def test_manifest(self, folder):
+        (folder / "dataset.json").rename(folder / "whole.json")
+        (folder / "dataset.json").write_text('{"format": 1, "files": {}}')
+        self.refused(folder, "dataset.json: damaged")
+        (folder / "whole.json").rename(folder / "dataset.json")
         text = (folder / "dataset.json").read_text()
         (folder / "dataset.json").write_text(text[:100])
         self.refused(folder, "dataset.json: damaged")
@@ -123,8 +140,26 @@ class TestNothingHalfWritten:
         with pytest.raises(InputError, match="exists and is not a folder that resid wrote"):
             data.save(tmp_path / "mine")
         assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
-        with pytest.raises(InputError, match="exists and is not a folder"):
-            data.save(tmp_path / "mine" / "thesis.txt")
+        (tmp_path / "mine" / "dataset.json").write_text('{"name": "my thesis data"}')
+        with pytest.raises(InputError, match=r"not a folder that resid wrote \(it has dataset.json\)"):
+            data.save(tmp_path / "mine")
+        with pytest.raises(InputError, match="this is a file"):
+            data.save(tmp_path / "mine" / "thesis.txt" / "data")
+
+    def test_files_of_the_users_among_ours_are_not_removed(self, data, tmp_path):
+        data.save(tmp_path / "data")
+        (tmp_path / "data" / "notes.txt").write_text("mine")
+        with pytest.raises(InputError, match=r"it has notes\.txt"):
+            data.save(tmp_path / "data")
+
+    def test_links_and_the_working_folder(self, data, tmp_path, monkeypatch):
+        data.save(tmp_path / "data")
+        (tmp_path / "link").symlink_to(tmp_path / "data")
+        data.save(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        monkeypatch.chdir(tmp_path / "data")
+        data.save(".")
+        assert sorted(os.listdir(tmp_path)) == ["data", "link"]
 
     def test_an_error_leaves_the_old_dataset(self, data, log, tmp_path, monkeypatch):
         data.save(tmp_path / "data")
@@ -142,17 +177,36 @@ class TestNothingHalfWritten:
     def test_what_a_killed_process_left_is_removed(self, data, tmp_path):
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait()
-        (tmp_path / f".data.partial-{dead.pid}").mkdir()
-        alive = tmp_path / f".data.partial-{os.getppid()}"
-        alive.mkdir()
+        (tmp_path / f".data.partial-{platform.node()}-{dead.pid}").mkdir()
+        others = [f".data.partial-{platform.node()}-{os.getppid()}", ".data.partial-elsewhere-1", ".data.partial-x"]
+        for name in others:
+            (tmp_path / name).mkdir()
         data.save(tmp_path / "data")
-        assert sorted(os.listdir(tmp_path)) == [alive.name, "data"]
+        assert sorted(os.listdir(tmp_path)) == sorted([*others, "data"])
+
+    def test_killed_while_it_writes(self, data, log, tmp_path):
+        """Before the last checksum, and between the two renames: the old Dataset survives, the next save is whole."""
+        data.save(tmp_path / "data")
+        for victim in ("resid.data.dataset.sha256_of_file", "resid.data.folder.shutil.rmtree"):
+            module, name = victim.rsplit(".", 1)
+            script = (
+                f"import os, signal, {module.removesuffix('.shutil')} as m, resid\n"
+                f"data = resid.Dataset.load({str(tmp_path / 'data')!r})\n"
+                f"{'m.shutil' if 'shutil' in module else 'm'}.{name} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
+                f"data.save({str(tmp_path / 'data')!r})"
+            )
+            killed = subprocess.run([sys.executable, "-c", script])
+            assert killed.returncode == -signal.SIGKILL
+            assert Dataset.load(tmp_path / "data", verify=True).fingerprint == data.fingerprint
+        os.rename(tmp_path / "data", tmp_path / ".data.replaced")  # killed between the renames
+        Dataset.from_tables(log).save(tmp_path / "data")
+        assert os.listdir(tmp_path) == ["data"]
 
     def test_full_disk(self, data, tmp_path):
         """On a real file system of 8 kB, in a mount namespace of its own."""
         unshare = ["unshare", "--map-root-user", "--mount", "true"]
         if shutil.which("unshare") is None or subprocess.run(unshare, capture_output=True).returncode:
-            pytest.skip("needs the right to mount a small file system")
+            cannot_run("needs the right to mount a small file system")
         data.save(tmp_path / "whole")
         (tmp_path / "small").mkdir()
         script = f"""
@@ -167,5 +221,5 @@ except resid.InputError as error:
         answer = subprocess.run(
             ["unshare", "--map-root-user", "--mount", "sh", "-c", mount], input=script, capture_output=True, text=True
         )
-        assert "small/data: the disk is full, so nothing was written" in answer.stdout, answer.stderr
+        assert "small/data: the disk is full; free some space" in answer.stdout, answer.stderr
         assert answer.stdout.strip().endswith("[]")

@@ -13,11 +13,11 @@ CONTENT = bytes(range(256)) * 20_000
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT as /file; `breaks` connections break half-way, `log` keeps the ranges asked for."""
+    """Serves CONTENT as /file; `breaks` connections break half-way, `busy` are refused, `log` keeps the ranges asked for."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content, self.version, self.breaks, self.log = CONTENT, '"one"', 0, []
+        self.content, self.version, self.breaks, self.busy, self.log = CONTENT, '"one"', 0, 0, []
 
     @property
     def address(self):
@@ -27,6 +27,10 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         server = self.server
+        if server.busy:
+            server.busy -= 1
+            self.send_error(503)
+            return
         if not self.path.endswith("/file"):
             self.send_error(404, "Not here")
             return
@@ -117,6 +121,11 @@ def test_without_a_version_nothing_is_continued(server, tmp_path):
 def test_a_partial_file_that_is_too_long_is_fetched_anew(server, tmp_path):
     (tmp_path / ".file.partial").write_bytes(CONTENT + b"more")
     (tmp_path / ".file.version").write_text('"one"')
+    assert download(server.address, tmp_path).read_bytes() == CONTENT
+
+
+def test_a_busy_server_is_asked_again(server, tmp_path):
+    server.busy = 3
     assert download(server.address, tmp_path).read_bytes() == CONTENT
 
 

@@ -13,12 +13,14 @@ from resid import Dataset
 from resid.data.engines import PolarsEngine
 from resid.data.prepare import k_core
 
-pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=150)
+ids = st.integers(0, 12).map(str)  # text, for which the engine has a form of its own
+pairs = st.lists(st.tuples(ids, ids), max_size=150)
 
 
 def core_of(rows, k):
-    frame = pl.DataFrame(rows, schema={"user": pl.Int64, "item": pl.Int64}, orient="row")
-    return k_core(nw.from_native(frame.lazy()), k, PolarsEngine()).collect().to_native().rows()
+    frame = pl.DataFrame(rows, schema={"user": pl.String, "item": pl.String}, orient="row")
+    engine = PolarsEngine()
+    return engine.collect(k_core(engine.compact(nw.from_native(frame.lazy())), k, engine)).rows()
 
 
 def slow_core(rows, k):
@@ -35,6 +37,13 @@ def slow_core(rows, k):
 
 
 class TestKCore:
+    def test_the_largest_that_is_not_empty_is_named(self):
+        rows = [(user, item, 0) for user in range(7) for item in range(9)]  # a 7-core, for each item has seven users
+        log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+        for k in (8, 9, 50):
+            with pytest.raises(ValueError, match=f"the {k}-core is empty.*k_core=7"):
+                Dataset.from_tables(log, k_core=k)
+
     @given(pairs, st.integers(1, 5))
     def test_everyone_left_has_enough_and_nobody_is_removed_needlessly(self, rows, k):
         left = core_of(rows, k)
@@ -57,9 +66,13 @@ def slow_histories(log: pl.DataFrame) -> dict:
 
 
 class TestHistories:
-    @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=60))
-    def test_equal_a_slow_reference(self, rows):
+    @given(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 5)), min_size=1, max_size=60),
+        st.sampled_from([pl.Int64, pl.String]),
+    )
+    def test_equal_a_slow_reference(self, rows, type_):
         log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+        log = log.with_columns(pl.col("user", "item").cast(type_))
         expected = {user: items for user, items in slow_histories(log).items() if len(items) >= 3}
         if not expected:
             with pytest.raises(ValueError, match="no user has 3 interactions left"):
@@ -119,6 +132,11 @@ class TestFields:
         assert data.vocabulary("cat2").to_list() == ["w > y", "x > y", "x > z"]
         assert data.vocabulary("cat3").to_list() == ["x > y > q"]
         assert data.fields[5].tolist() == [2, 0, 0]  # an empty name ends the path
+
+    def test_names_with_the_separator_in_them(self, log, items):
+        paths = pl.Series([["a > b", "c"], ["a", "b > c"], ["a", "b"], ["a", "b"], ["a", "b"], ["a", "b"]])
+        data = Dataset.from_tables(log, items.with_columns(categories=paths), ["categories"], path_levels=2)
+        assert data.vocabulary("cat2").len() == 3
 
     def test_levels_by_name_alone(self, log, items):
         data = Dataset.from_tables(log, items, ["categories"], missing="keep", qualify_paths=False, path_levels=2)

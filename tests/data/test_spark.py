@@ -2,6 +2,7 @@
 
 import os
 
+import narwhals as nw
 import polars as pl
 import pytest
 
@@ -9,7 +10,14 @@ from resid import Dataset, InputError
 from resid.data.amazon import prepare_amazon
 from resid.data.engines import SparkEngine
 
-FIELDS = ["store", "cat2", "cat3", "cat4"]
+AMAZON = ["store", "cat2", "cat3", "cat4"]
+FIELDS = {
+    "amazon2014-beauty": AMAZON,
+    "amazon2014-sports": AMAZON,
+    "amazon2018-scientific": AMAZON,
+    "amazon2023-all-beauty": ["store"],
+    "complete-journey": ["store", "cat1", "cat2", "cat3"],
+}
 
 
 def same_bytes(first, second):
@@ -18,12 +26,11 @@ def same_bytes(first, second):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
-def test_real_data_byte_for_byte(spark, real_data, tmp_path):
-    folder = real_data / "amazon2018-scientific"
-    tables = [folder / "interactions.parquet", folder / "items.parquet"]
-    options = {"missing": "drop", "k_core": 6}
-    Dataset.from_tables(*tables, FIELDS, **options).save(tmp_path / "polars")
-    Dataset.from_tables(*tables, FIELDS, **options, engine="spark", scratch=tmp_path).save(tmp_path / "spark")
+@pytest.mark.parametrize("name", FIELDS)
+def test_real_data_byte_for_byte(spark, real_data, tmp_path, name):
+    tables = [real_data / name / "interactions.parquet", real_data / name / "items.parquet", FIELDS[name]]
+    Dataset.from_tables(*tables).save(tmp_path / "polars")
+    Dataset.from_tables(*tables, engine="spark", scratch=tmp_path).save(tmp_path / "spark")
     assert sorted(os.listdir(tmp_path)) == ["polars", "spark"]  # the scratch files are gone
     same_bytes(tmp_path / "polars", tmp_path / "spark")
 
@@ -44,8 +51,9 @@ def test_ties_in_many_files_and_parts(spark, real_data, tmp_path, monkeypatch):
 
 def test_amazon_raw(spark, shop, tmp_path):
     shop.write_amazon_2023(tmp_path / "raw", "Shop")
-    prepare_amazon("amazon-2023", "Shop", tmp_path / "raw").save(tmp_path / "polars")
-    prepare_amazon("amazon-2023", "Shop", tmp_path / "raw", engine="spark").save(tmp_path / "spark")
+    options = {"raw": tmp_path / "raw", "k_core": 8}  # several rounds
+    prepare_amazon("amazon-2023", "Shop", **options).save(tmp_path / "polars")
+    prepare_amazon("amazon-2023", "Shop", **options, engine="spark").save(tmp_path / "spark")
     same_bytes(tmp_path / "polars", tmp_path / "spark")
 
 
@@ -58,6 +66,39 @@ def test_text_files(spark, log, items, tmp_path):
     tables = tmp_path / "log.csv", tmp_path / "items.jsonl", ["store"]
     first, second = Dataset.from_tables(*tables), Dataset.from_tables(*tables, engine="spark")
     assert first.fingerprint == second.fingerprint
+
+
+def test_times_do_not_depend_on_the_session(spark, tmp_path):
+    """Half past two does not exist in Berlin that night; with an offset, or taken as UTC, it does."""
+    times = [
+        "2026-03-29 02:30:00",
+        "2026-03-29T03:10:00",
+        "2026-03-29T03:20:00Z",
+        "2026-03-29T05:25+02:00",
+        "2026-03-30",
+    ]
+    log = pl.DataFrame({"user": "u", "item": list("abcde"), "timestamp": times})[::-1]
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    data = Dataset.from_tables(spark.createDataFrame(log.to_arrow()), k_core=1)
+    spark.conf.unset("spark.sql.session.timeZone")
+    assert data.item_ids.gather(data.history(0)).to_list() == list("abcde")
+    assert Dataset.from_tables(log, k_core=1).fingerprint == data.fingerprint
+
+
+def test_folders_and_strange_names(spark, tmp_path):
+    (tmp_path / "log" / "deep").mkdir(parents=True)
+    for name, item in (("deep/b c", "x"), ("deep/b!", "y"), ("b~", "z"), ("_hidden", "h")):
+        pl.DataFrame({"user": ["u"], "item": [item], "timestamp": [1]}).write_parquet(
+            tmp_path / "log" / f"{name}.parquet"
+        )
+    first = Dataset.from_tables(tmp_path / "log", k_core=1)
+    assert first.item_ids.to_list() == ["x", "y", "z"]
+    assert first.fingerprint == Dataset.from_tables(tmp_path / "log", k_core=1, engine="spark").fingerprint
+
+
+def test_a_narwhals_frame_over_spark(spark, log):
+    frame = nw.from_native(spark.createDataFrame(log.to_arrow()))
+    assert Dataset.from_tables(frame).fingerprint == Dataset.from_tables(log).fingerprint
 
 
 class TestBadInput:
@@ -93,6 +134,10 @@ class TestBadInput:
         path.write_bytes(path.read_bytes()[:-2_000])
         columns = {"user": "user_id", "item": "parent_asin"}
         self.refused(r"Shop\.jsonl\.gz: the (file|table) cannot be read", path, columns=columns, engine="spark")
+
+    def test_ragged_csv(self, spark, tmp_path):
+        (tmp_path / "log.csv").write_text("user,item,timestamp\na,b,1\na,b,2,3,4\n")
+        self.refused(r"log\.csv: the (file|table) cannot be read", tmp_path / "log.csv", engine="spark")
 
     def test_one_spark_frame_only(self, spark, log, items):
         self.refused(

@@ -83,19 +83,27 @@ def test_popularity_is_skewed_and_stores_specialise(data):
     assert share > 0.7
 
 
-def test_tastes_drift(data):
-    """The department of an item is more often that of the same user's item next to it than of one far away."""
-    department = data.fields[:, 1]
-    near, far = [], []
-    for user in range(data.n_users):
-        history = department[data.history(user)]
-        if len(history) >= 16:
-            near.append(history[0] == history[2])
-            far.append(history[0] == history[-1])
-    assert np.mean(near) > np.mean(far) + 0.05
+def test_tastes_drift(monkeypatch):
+    """The shelf that users visit most in the first half of a long history is less often that of the second half."""
+
+    def loyalty(shop):
+        data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["categories"])
+        shelf = data.fields[:, 1]
+        long = [shelf[data.history(user)] for user in range(data.n_users) if len(data.history(user)) >= 30]
+        favourites = [[Counter(half.tolist()).most_common(1)[0][0] for half in np.array_split(h, 2)] for h in long]
+        return np.mean([first == second for first, second in favourites])
+
+    drifting = loyalty(synthetic_shop(users=600, items=1_000, interactions=30_000, seed=0))
+    monkeypatch.setattr("resid.data.synthetic._DRIFT", 0.0)
+    assert drifting < 0.8 * loyalty(synthetic_shop(users=600, items=1_000, interactions=30_000, seed=0))
 
 
-def test_raw_files_are_whole_and_streamed(shop, tmp_path):
+def test_raw_files_are_whole_and_written_block_by_block(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr("resid.data.synthetic._USERS_PER_BLOCK", 100)
+    shop = SyntheticShop(shop.users, shop.items, shop.interactions, shop.seed)
+    sizes = [len(block) for block in shop.blocks()]
+    assert len(sizes) == 3
+    assert sum(sizes) == shop.interactions
     shop.write_amazon_2023(tmp_path, "Shop")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["Shop.jsonl.gz", "meta_Shop.jsonl.gz"]
     with gzip.open(tmp_path / "Shop.jsonl.gz") as lines:

@@ -118,14 +118,24 @@ class TestIds:
         Dataset.from_tables(log).save(tmp_path / "data")
         assert Dataset.load(tmp_path / "data").item_ids.to_list() == list(range(first, first + 6))
 
+    @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+    def test_large_integers_survive_files(self, log, tmp_path, suffix):
+        number = pl.col("item").str.slice(1).cast(pl.UInt64)
+        log = log.with_columns(number + (2**63 if suffix != ".csv" else 8 * 10**18))
+        path = tmp_path / f"log{suffix}"
+        {".jsonl": log.write_ndjson, ".csv": log.write_csv, ".parquet": log.write_parquet}[suffix](path)
+        assert Dataset.from_tables(path).fingerprint == Dataset.from_tables(log).fingerprint
+
     @pytest.mark.parametrize("type_", [pl.Int16, pl.UInt64, pl.UInt32])
     def test_width_of_integers_does_not_matter(self, log, type_):
         log = log.with_columns(pl.col("item").str.slice(1).cast(pl.Int64))
         narrow = log.with_columns(pl.col("item").cast(type_))
         assert Dataset.from_tables(narrow).fingerprint == Dataset.from_tables(log).fingerprint
 
-    def test_categories_are_text(self, log):
-        same = log.with_columns(pl.col("user", "item").cast(pl.Categorical))
+    @pytest.mark.parametrize("type_", [pl.Categorical, pl.Categorical(pl.Categories("own"))])
+    def test_categories_are_text(self, log, type_):
+        pl.Series(["i5", "z", "i3"]).cast(type_)  # so that the codes are not those of the log alone
+        same = log.with_columns(pl.col("user", "item").cast(type_))
         assert Dataset.from_tables(same).fingerprint == Dataset.from_tables(log).fingerprint
 
     def test_other_types_are_refused(self, log):
@@ -164,6 +174,9 @@ class TestTimestamps:
             f"{time + timedelta(hours=index % 5):%Y-%m-%dT%H:%M:%S}+0{index % 5}:00" for index, time in enumerate(times)
         ]
         assert self.same_order(log, pl.Series(text))
+
+    def test_nanoseconds_as_text(self, log):
+        assert self.same_order(log, (log["timestamp"] + 1_700_000_000_000_000_000).cast(pl.String))
 
     def test_numbers_as_text(self, log):
         assert self.same_order(log, log["timestamp"].cast(pl.String))
@@ -236,6 +249,8 @@ class TestBadTables:
         dates = pl.Series(["2026-01-31"] * 36)
         self.refused("neither a number nor a date in row 4",
                      log.with_columns(timestamp=dates.scatter(3, "2026-02-31")))  # fmt: skip
+        numbered = log.with_columns(timestamp=dates.scatter(3, "7"))
+        self.refused("neither a number nor a date in row 4", numbered)  # what is rarer is to blame
         self.refused("Boolean is neither a number nor a date", log.with_columns(timestamp=pl.lit(True)))
 
     def test_item_without_a_row(self, log, items):
@@ -272,7 +287,37 @@ class TestBadTables:
             "two fields would be called 'cat1'", log, items.with_columns(cat1=1), fields=["cat1", "categories"]
         )
 
+    def test_the_id_is_no_field(self, log, items):
+        self.refused("column 'item': this is the item's id", log, items, fields=["item"])
+        self.refused("fields and keep are lists", log, items, fields="store")
+
+    def test_kept_columns_that_cannot_be(self, log, items):
+        self.refused("column 'cat1': a field has this name", log, items.with_columns(cat1=1), keep=["cat1"])
+        self.refused("column 'raw': bytes cannot be kept", log, items.with_columns(raw=pl.lit(b"x")), keep=["raw"])
+
+    def test_strange_fields(self, log, items):
+        infinite = items.with_columns(store=pl.Series([1.0, float("inf"), 2, 3, 4, 5]))
+        self.refused("column 'store': a field holds", log, infinite)
+        nested = items.with_columns(categories=pl.Series([[["x"], ["y"]]] * 6))
+        self.refused("column 'categories': a category path is a list of text or integers", log, nested)
+
+    def test_empty_text_is_missing(self, log):
+        self.refused("column 'user': missing in 6 rows", log.with_columns(pl.col("user").replace("u1", "")))
+
+    def test_items_of_other_integers(self, log, items):
+        log = log.with_columns(pl.col("item").str.slice(1).cast(pl.Int64) - 1)
+        large = items.with_columns(item=pl.int_range(6).cast(pl.UInt64) + 2**63)
+        self.refused("the items are integers beyond 2\\^63 here and integers in", log, large)
+
+    def test_two_columns_of_one_name(self, log):
+        frame = log.to_pandas().rename(columns={"item": "user"})
+        self.refused("the interactions table: the frame cannot be", frame)
+
+    def test_folder_without_tables(self, tmp_path):
+        self.refused("the folder has no .parquet files", tmp_path)
+
     def test_bad_setting(self, log):
+        self.refused("the engine cannot be 'Spark'", log, engine="Spark")
         self.refused("the setting 'k_core' cannot be 0", log, k_core=0)
         self.refused("columns: 'shop' cannot be mapped", log, columns={"shop": "store"})
 
@@ -312,7 +357,33 @@ class TestJsonLines:
         assert data.notes["skipped_lines"] == 1
         assert data.fingerprint == Dataset.from_tables(log).fingerprint
 
-    @pytest.mark.parametrize("line", ["[1, 2]", "3", '"text"', "nonsense", "{} {}"])
+    def test_a_mark_of_byte_order_is_no_text(self, log, tmp_path):
+        path = tmp_path / "log.jsonl.GZ"
+        path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + log.write_ndjson().encode()))
+        assert Dataset.from_tables(path).fingerprint == Dataset.from_tables(log).fingerprint
+
+    def test_a_chunk_of_bad_lines_only(self, log, tmp_path, monkeypatch):
+        monkeypatch.setattr("resid.data.jsonl._CHUNK", 20)
+        path = tmp_path / "log.jsonl"
+        path.write_text("oops\n" * 10 + "\n" + log.write_ndjson())
+        data = Dataset.from_tables(path, skip_bad_lines=True)
+        assert data.notes["skipped_lines"] == 10
+        assert data.fingerprint == Dataset.from_tables(log).fingerprint
+
+    def test_nothing_but_blank_lines(self, tmp_path):
+        (tmp_path / "log.jsonl").write_text("\n\n\n")
+        with pytest.raises(InputError, match="the file is empty"):
+            Dataset.from_tables(tmp_path / "log.jsonl")
+
+    def test_columns_that_nobody_asked_for_may_hold_anything(self, log, items, tmp_path, monkeypatch):
+        monkeypatch.setattr("resid.data.jsonl._CHUNK", 20)
+        lines = [json.loads(line) for line in items.drop("title").write_ndjson().splitlines()]
+        lines = [line | {"price": "from 5" if number > 3 else number} for number, line in enumerate(lines)]
+        (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        data = Dataset.from_tables(log, tmp_path / "items.jsonl", FIELDS, missing="keep")
+        assert data.fingerprint == prepare(log, items.drop("title")).fingerprint
+
+    @pytest.mark.parametrize("line", ["[1, 2]", "3", '"text"', "nonsense", "{} {}", '{"user": NaN}'])
     def test_what_is_not_an_object_is_bad(self, log, tmp_path, line):
         path = tmp_path / "log.jsonl"
         path.write_text(f"{line}\n{log.write_ndjson()}")

@@ -8,6 +8,7 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import polars as pl
 
@@ -28,7 +29,7 @@ class Release:
     """One year's files: where they are, what they are called, and what their columns mean.
 
     `reviews` and `five_core` are addresses below `base` with ``{name}`` for the category; `columns` are user, item
-    and timestamp; `store` and `categories` are columns of the metadata.
+    and timestamp; `store` and `categories` are columns of the metadata, `extras` others that can be kept.
     """
 
     base: str
@@ -38,6 +39,7 @@ class Release:
     columns: dict[str, str]
     store: str
     categories: str
+    extras: dict[str, Any]
     category_type: Any = field(default_factory=lambda: pl.List(pl.String))
     dialect: str = "json"
 
@@ -45,7 +47,7 @@ class Release:
         """Return the addresses of the interactions and the metadata of a category."""
         base = (mirror or self.base).rstrip("/")
         return [
-            f"{base}/{path.format(name=name)}"
+            f"{base}/{path.format(name=quote(name))}"
             for path in (self.five_core if five_core else self.reviews, self.metadata)
         ]
 
@@ -60,6 +62,7 @@ RELEASES = {
         columns={"user": "user_id", "item": "parent_asin", "timestamp": "timestamp"},
         store="store",
         categories="categories",
+        extras={"title": pl.String, "price": pl.String, "description": pl.List(pl.String), "main_category": pl.String},
     ),
     "amazon-2018": Release(
         base=f"{_HOST}/amazon_v2",
@@ -69,6 +72,7 @@ RELEASES = {
         columns=_OLD_COLUMNS,
         store="brand",
         categories="category",
+        extras={"title": pl.String, "price": pl.String, "description": pl.List(pl.String), "main_cat": pl.String},
     ),
     "amazon-2014": Release(
         base=f"{_HOST}/amazon/categoryFiles",
@@ -80,6 +84,7 @@ RELEASES = {
         categories="categories",
         category_type=pl.List(pl.List(pl.String)),  # every path that leads to the item; the first is taken
         dialect="literal",
+        extras={"title": pl.String, "price": pl.String, "description": pl.String},
     ),
 }
 
@@ -95,14 +100,6 @@ PAPER_COUNTS = {
     "Health_and_Household": (796_014, 183_230, 6_860_582),
     "Beauty_and_Personal_Care": (712_259, 193_383, 5_785_124),
     "Books": (775_503, 485_218, 8_680_494),
-}
-
-# Columns of the metadata that can be kept, with types that every line of the published files fits.
-_EXTRAS = {
-    "title": pl.String,
-    "price": pl.String,
-    "description": pl.List(pl.String),
-    "main_category": pl.String,
 }
 
 
@@ -133,11 +130,12 @@ def prepare_amazon(
     category_root
         Whether the first name of a category path is level 1 (``"keep"``) or left out (``"drop"``).
     keep
-        Further metadata to carry along: title, price, description, main_category.
+        Further metadata to carry along: title, price, description, ….
     skip_bad_lines, engine, scratch, progress
         As in `Dataset.from_tables`. With Spark the metadata is still read here: it is the catalogue, not the log.
     **settings
-        The settings of `Dataset.from_tables`: k_core, missing, min_interactions, ….
+        The settings of `Dataset.from_tables`: k_core, missing, min_interactions, …. Items without metadata lack their
+        fields.
 
     Raises
     ------
@@ -146,10 +144,10 @@ def prepare_amazon(
     """
     progress = progress or Silent()
     published = find_release(release)
-    if unknown := [column for column in keep if column not in _EXTRAS]:
-        raise InputError(f"'{unknown[0]}' cannot be kept; the metadata has {', '.join(_EXTRAS)}.")
+    if unknown := [column for column in keep if column not in published.extras]:
+        raise InputError(f"'{unknown[0]}' cannot be kept; the metadata of {release} has {', '.join(published.extras)}.")
     prepare_settings = PrepareSettings.checked(
-        **settings, fields=("store", "categories"), keep=tuple(keep), unlisted_items="missing"
+        **settings | {"fields": ("store", "categories"), "keep": tuple(keep), "unlisted_items": "missing"}
     )
     raw = Path(raw)
     names = [Path(published.five_core.format(name=name)).name, Path(published.reviews.format(name=name)).name]
@@ -210,7 +208,7 @@ def _read_metadata(
     """Read the metadata into the columns item, store, categories and those to keep, the first row of each item."""
     item = release.columns["item"]
     schema = {item: pl.String, release.store: pl.String, release.categories: release.category_type}
-    schema |= {column: _EXTRAS[column] for column in keep}
+    schema |= {column: release.extras[column] for column in keep}
     frame, skipped = read_jsonl(path, schema, dialect=release.dialect, skip_bad_lines=skip_bad_lines, progress=progress)
     frame = frame.rename({release.store: "store", release.categories: "categories"}, strict=False)
     if release.category_type == pl.List(pl.List(pl.String)):

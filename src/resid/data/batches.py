@@ -92,10 +92,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the current epoch; then the next epoch is the current one."""
-        order, bounds = self._plan()
+        order, batch_order = self._plan()
         while self.next_batch < len(self):
             number = self.next_batch
-            first = bounds[number] * self.batch_size
+            first = batch_order[number] * self.batch_size
             self.next_batch += 1  # the batch counts as taken once it is handed out
             yield self._batch(order[first : first + self.batch_size], number)
         self.epoch, self.next_batch = self.epoch + 1, 0
@@ -105,7 +105,7 @@ class Batches:
         return {"epoch": self.epoch, "next_batch": self.next_batch, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a position; refuse one that was taken with other windows or settings."""
+        """Continue at a position; refuse one that was taken with other data or settings."""
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise InputError(
@@ -115,7 +115,11 @@ class Batches:
 
     def _identity(self) -> dict[str, Any]:
         names = ("batch_size", "shuffle", "seed", "negatives", "pool")
-        return {"windows": len(self.split), **{name: getattr(self, name) for name in names}}
+        return {
+            "data": self.split.fingerprint,
+            "split": self.split.name,
+            **{name: getattr(self, name) for name in names},
+        }
 
     def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the windows in an order in which neighbours are of similar length, and the order of the batches."""

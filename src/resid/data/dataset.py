@@ -33,6 +33,7 @@ FORMAT = 1
 MANIFEST = "dataset.json"
 _ARRAYS = ("fields", "sequence", "offsets")
 _TABLES = ("users", "items")
+_FILES = (*(f"{name}.npy" for name in _ARRAYS), *(f"{name}.parquet" for name in _TABLES))
 
 
 class Dataset:
@@ -62,7 +63,7 @@ class Dataset:
         self,
         *,
         arrays: Mapping[str, NDArray[Any]],
-        tables: Mapping[str, pl.DataFrame | pl.LazyFrame],
+        tables: Mapping[str, pl.DataFrame],
         settings: PrepareSettings,
         field_names: Sequence[str],
         steps: list[dict[str, Any]],
@@ -160,6 +161,8 @@ class Dataset:
         """
         from resid.data.prepare import prepare_tables  # prepare makes Datasets, so it imports this module
 
+        if isinstance(fields, str) or isinstance(keep, str):
+            raise InputError("fields and keep are lists of column names; write ['store'] for one.")
         return prepare_tables(
             interactions,
             items,
@@ -200,23 +203,17 @@ class Dataset:
     @property
     def user_ids(self) -> pl.Series:
         """The users' ids as they came, in the order of their indices."""
-        return self._table("users")["user"]
+        return self._tables["users"]["user"]
 
     @property
     def item_ids(self) -> pl.Series:
         """The items' ids as they came, in the order of their indices."""
-        return self._table("items")["item"]
+        return self._tables["items"]["item"]
 
     @property
     def item_table(self) -> pl.DataFrame:
         """The items with their fields (null = missing) and kept columns, in the order of their indices."""
-        return self._table("items")
-
-    def _table(self, name: str) -> pl.DataFrame:
-        table = self._tables[name]
-        if isinstance(table, pl.LazyFrame):  # a loaded Dataset reads its tables when they are first asked for
-            table = self._tables[name] = table.collect()
-        return table
+        return self._tables["items"]
 
     def item_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Find items by id; -1 where an id is not in the catalogue."""
@@ -244,6 +241,11 @@ class Dataset:
             raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
         return self.item_table[field].drop_nulls().unique().sort()
 
+    def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the codes of field values: 0 for null, which is "missing", and -1 for a value that is not known."""
+        positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
+        return _lookup(positions, values)
+
     @cached_property
     def field_sizes(self) -> tuple[int, ...]:
         """The number of codes of each field, code 0 for "missing" included."""
@@ -256,7 +258,8 @@ class Dataset:
             self.offsets,
             self.n_items,
             self.settings.max_length,
-            self.settings.add_unseen_targets,
+            add_unseen_targets=self.settings.add_unseen_targets,
+            fingerprint=self.fingerprint,
         )
 
     @property
@@ -317,7 +320,7 @@ class Dataset:
                     # Without the file itself, NumPy writes through Python, which tells a full disk from other errors.
                     np.save(cast(Any, SimpleNamespace(write=file.write)), getattr(self, name), allow_pickle=False)
             for name in _TABLES:
-                self._table(name).rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
+                self._tables[name].rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
             manifest = {
                 "format": FORMAT,
                 "fingerprint": self.fingerprint,
@@ -334,7 +337,7 @@ class Dataset:
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = False) -> "Dataset":
-        """Open a Dataset folder; arrays are memory-mapped, tables read when first used.
+        """Open a Dataset folder; arrays are memory-mapped.
 
         Parameters
         ----------
@@ -352,6 +355,7 @@ class Dataset:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = manifest["format"], manifest["files"]
+            sizes = {name: files[name]["bytes"] for name in _FILES}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(
                 f"{folder}: not a Dataset, it has no {MANIFEST}; make one with 'resid prepare'."
@@ -362,14 +366,14 @@ class Dataset:
             raise InputError(
                 f"{folder}: format {version} is not known here, {FORMAT} is; update resid or prepare again."
             )
-        for name, expected in files.items():
+        for name, size in sizes.items():
             file = folder / name
-            size = file.stat().st_size if file.exists() else None
-            if size != expected["bytes"] or (verify and sha256_of_file(file) != expected["sha256"]):
+            whole = file.is_file() and file.stat().st_size == size
+            if not whole or (verify and sha256_of_file(file) != files[name]["sha256"]):
                 raise InputError(f"{file}: missing or damaged; prepare the Dataset again.")
         return cls(
             arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS},
-            tables={name: pl.scan_parquet(folder / f"{name}.parquet") for name in _TABLES},
+            tables={name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES},
             settings=PrepareSettings.checked(**manifest["settings"]),
             field_names=manifest["field_names"],
             steps=manifest["steps"],
@@ -386,7 +390,7 @@ class Dataset:
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(array.data)
         for name in _TABLES:
-            table = self._table(name)
+            table = self._tables[name]
             digest.update(f"{name} {dict(table.schema)}".encode())
             for part in table.iter_slices(100_000):
                 digest.update(part.write_ndjson().encode())

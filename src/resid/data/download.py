@@ -47,9 +47,12 @@ def download(address: str, folder: str | Path, *, attempts: int = 4, progress: P
             with explain_full_disk(folder):
                 _continue(address, target, progress or Silent())
             return target
-        except urllib.error.HTTPError as error:
-            raise InputError(f"{address}: the server answers {error.code} {error.reason}; check the name.") from error
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
+                raise InputError(
+                    f"{address}: the server answers {error.code} {error.reason}; check the name, which is written like "
+                    "Musical_Instruments."
+                ) from error
             if attempt == attempts - 1:
                 raise InputError(
                     f"{address}: {urlsplit(address).hostname} cannot be reached or stopped answering ({error}); "

@@ -4,9 +4,7 @@ Everything that both can do alike is written once, in Narwhals, in `tables` and 
 rest: how rows are numbered, materialised, brought to the driver and taken back, and how histories leave.
 """
 
-import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +13,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
+from resid.data.folder import temporary_folder
 from resid.errors import InputError, explain_full_disk
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 Frame = nw.LazyFrame[Any]  # over Polars or Spark
 
 ROW = "__row__"  # the column that keeps the order of the file
+ISO_DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 
 
 def as_frame(native: Any) -> Frame:
@@ -76,9 +76,6 @@ class PolarsEngine:
 
     name = "polars"
 
-    # ISO 8601, with a blank for the T allowed, with and without fractions of a second and offset.
-    _DATE_FORMATS = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
-
     def number_rows(self, frame: Frame) -> Frame:
         """Count the rows from 1, unless the reader has already given them their line numbers."""
         if ROW in frame.collect_schema():
@@ -92,13 +89,14 @@ class PolarsEngine:
         return frame.with_columns(nw.col(*text).cast(nw.Categorical)) if text else frame
 
     def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Try the accepted formats one after the other."""
+        """Complete the text to the one format that Polars then parses."""
         text = pl.col(column).str.replace(" ", "T", literal=True)
-        zoned, *naive = self._DATE_FORMATS
-        tries = [text.str.to_datetime(zoned, time_unit="us", time_zone="UTC", strict=False).dt.replace_time_zone(None)]
-        tries += [text.str.to_datetime(format, time_unit="us", strict=False) for format in naive[:-1]]
-        tries += [text.str.to_date(naive[-1], strict=False).cast(pl.Datetime("us"))]
-        return as_frame(frame.to_native().with_columns(pl.coalesce(tries).alias(column)))
+        whole = text + pl.when(text.str.contains("T")).then(pl.lit("")).otherwise(pl.lit("T00:00:00"))
+        whole = whole.str.replace(r"(T\d\d:\d\d)($|[Z+-])", "${1}:00${2}")
+        zoned = whole + pl.when(whole.str.contains(r"(Z|[+-]\d\d:?\d\d)$")).then(pl.lit("")).otherwise(pl.lit("Z"))
+        parsed = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", time_unit="us", time_zone="UTC", strict=False)
+        dates = pl.when(pl.col(column).str.contains(ISO_DATE)).then(parsed)
+        return as_frame(frame.to_native().with_columns(dates.alias(column)))
 
     def materialize(self, frame: Frame) -> Frame:
         """Collect into memory."""
@@ -162,7 +160,8 @@ class SparkEngine:
         """Order the rows by file and place in it, so that the order is that of one reader on one machine."""
         from pyspark.sql import functions as f
 
-        place = f.struct(f.input_file_name().alias("file"), f.monotonically_increasing_id().alias("place"))
+        name = f.url_decode(f.replace(f.input_file_name(), f.lit("+"), f.lit("%2B")))  # Spark escapes all but the plus
+        place = f.struct(name.alias("file"), f.monotonically_increasing_id().alias("place"))
         return as_frame(frame.to_native().withColumn(ROW, place))
 
     def compact(self, frame: Frame) -> Frame:
@@ -170,9 +169,16 @@ class SparkEngine:
         return frame
 
     def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Let Spark cast the text, which takes ISO 8601."""
+        """Complete the text, so that the session's time zone does not count, and let Spark cast it."""
+        from pyspark.sql import functions as f
+
         native: SparkFrame = frame.to_native()
-        return as_frame(native.withColumn(column, native[column].try_cast("timestamp")))
+        text = native[column]
+        whole = f.when(text.rlike(r"\d[T ]\d"), text).otherwise(f.concat(text, f.lit("T00:00:00")))
+        whole = f.regexp_replace(whole, r"([T ]\d\d:\d\d)($|[Z+-])", "$1:00$2")
+        zoned = f.when(whole.rlike(r"(Z|[T ].*[+-]\d\d:?\d\d)$"), whole).otherwise(f.concat(whole, f.lit("Z")))
+        dates = f.when(text.rlike(ISO_DATE), zoned.try_cast("timestamp"))
+        return as_frame(native.withColumn(column, dates))
 
     def materialize(self, frame: Frame) -> Frame:
         """Checkpoint on the workers, which also cuts the plan that grows with every round of the k-core."""
@@ -199,14 +205,11 @@ class SparkEngine:
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
         """Write the encoded log in parts that are ranges of users, then read the parts in their order."""
-        folder = self.scratch / f".resid-histories-{uuid.uuid4().hex}"
-        native: SparkFrame = log.to_native()
         parts = 1 + interactions // self._INTERACTIONS_PER_PART
-        try:
-            with explain_full_disk(self.scratch):
-                ordered = native.repartitionByRange(parts, "user").sortWithinPartitions("user", "timestamp", ROW)
-                ordered.select("user", "item").write.parquet(folder.as_uri())
-            files = sorted(folder.glob("part-*.parquet"))
+        with explain_full_disk(self.scratch), temporary_folder(self.scratch, "resid-histories") as folder:
+            ordered = log.to_native().repartitionByRange(parts, "user").sortWithinPartitions("user", "timestamp", ROW)
+            ordered.select("user", "item").write.parquet((folder / "parts").as_uri())
+            files = sorted(folder.glob("parts/part-*.parquet"))
             if not files:
                 raise InputError(
                     f"{self.scratch}: the Spark workers' histories are not here; give a folder that the workers and "
@@ -214,5 +217,3 @@ class SparkEngine:
                 )
             for file in files:
                 yield pl.read_parquet(file)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)

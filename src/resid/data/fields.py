@@ -35,7 +35,7 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table_name: st
     for name in settings.fields or ():
         values = items[name]
         if isinstance(values.dtype, pl.List | pl.Array):
-            columns += _path_levels(values, settings)
+            columns += _path_levels(values, settings, table_name)
         else:
             columns.append(_scalar(values, table_name))
     names = [column.name for column in columns]
@@ -47,12 +47,13 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table_name: st
 def _scalar(values: pl.Series, table_name: str) -> pl.Series:
     if values.dtype.is_float():  # pandas turns integers into decimals where one is missing
         values = values.fill_nan(None)
-        if (values == values.round()).all():
+        if values.is_finite().all() and (values == values.round()).all():
             values = values.cast(pl.Int64)
     if values.dtype in (pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
         values = values.cast(pl.String)
     if values.dtype.is_integer():
-        return values.cast(pl.Int64)
+        narrow = values.cast(pl.Int64, strict=False)
+        return narrow if narrow.null_count() == values.null_count() else values.cast(pl.String)
     if values.dtype != pl.String:
         raise InputError(
             f"{table_name}, column '{values.name}': a field holds text, integers or lists, not {values.dtype}; "
@@ -65,13 +66,20 @@ def _empty_is_missing(values: pl.Series) -> pl.Series:
     return values.set(values.str.strip_chars() == "", None)
 
 
-def _path_levels(paths: pl.Series, settings: PrepareSettings) -> list[pl.Series]:
+def _path_levels(paths: pl.Series, settings: PrepareSettings, table_name: str) -> list[pl.Series]:
     """Cut a path such as [Music, Guitars, Strings] into its first levels, each qualified by those above it."""
+    inner = paths.dtype.inner  # type: ignore[attr-defined]
+    if not (inner in (pl.String, pl.Categorical, pl.Enum, pl.Null) or inner.is_integer()):
+        raise InputError(
+            f"{table_name}, column '{paths.name}': a category path is a list of text or integers, not of {inner}; "
+            "flatten the column."
+        )
     stem = "cat" if paths.name.lower().startswith("categor") else paths.name
     paths = paths.cast(pl.List(pl.String))
     levels: list[pl.Series] = []
     for level in range(settings.path_levels):
         here = _empty_is_missing(paths.list.get(level, null_on_oob=True))
+        here = here.str.replace_all(PATH_SEPARATOR, " / ", literal=True)  # or two paths could read alike
         if levels and settings.qualify_paths:
             here = levels[-1] + PATH_SEPARATOR + here
         elif levels:

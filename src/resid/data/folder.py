@@ -1,9 +1,11 @@
 """Folders that are written whole or not at all."""
 
 import contextlib
-import glob
 import hashlib
+import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,53 +14,86 @@ from resid.errors import InputError, explain_full_disk
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
-    """Raise an `InputError` if `folder` exists and is neither empty nor one that has the file `manifest`."""
-    if not folder.exists() or (folder / manifest).is_file():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
+    """Raise an `InputError` if `folder` cannot be written because something else is there.
+
+    An empty folder will do, and one that has the file `manifest`, which lists its files, and no others.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise InputError(f"{place}: this is a file, so {folder} cannot be a folder; choose another folder.")
+            break
+    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if foreign := present - _listed_files(folder / manifest):
         raise InputError(
-            f"{folder}: this exists and is not a folder that resid wrote (it has no {manifest}); "
+            f"{folder}: this exists and is not a folder that resid wrote (it has {min(foreign)}); "
             "choose another folder, or remove it yourself."
         )
 
 
+def _listed_files(manifest: Path) -> set[str]:
+    """Return the files that a folder with this manifest has, itself included; none if it is not one of ours."""
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        return {manifest.name, *content["files"]} if "format" in content else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder` that takes its place when all went well and vanishes otherwise.
+    """Yield an empty folder that takes the place of `folder` when all went well and vanishes otherwise.
 
-    What a killed process left behind is removed by the next one that writes the same folder.
+    Whenever the process is killed, either the old content or the new is whole. At worst the old one is parked under
+    another name, from which the next call brings it back.
     """
-    with explain_full_disk(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder)
-        partial = folder.parent / f".{folder.name}.partial-{os.getpid()}"
-        partial.mkdir()
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    parked = folder.parent / f".{folder.name}.replaced"
+    if parked.exists() and not folder.exists():
+        os.rename(parked, folder)
+    with explain_full_disk(folder), temporary_folder(folder.parent, folder.name) as partial:
+        yield partial
+        if not folder.exists():
+            os.rename(partial, folder)
+            return
+        shutil.rmtree(parked, ignore_errors=True)
+        os.rename(folder, parked)
         try:
-            yield partial
-            if folder.exists():
-                replaced = partial.with_name(f"{partial.name}-replaced")
-                os.rename(folder, replaced)
-                os.rename(partial, folder)
-                shutil.rmtree(replaced)
-            else:
-                os.rename(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            os.rename(partial, folder)
+        except BaseException:
+            os.rename(parked, folder)
+            raise
+        shutil.rmtree(parked)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes that no longer run had begun to write."""
-    for partial in folder.parent.glob(f".{glob.escape(folder.name)}.partial-*"):
-        owner = int(partial.name.rpartition(".partial-")[2].split("-")[0])
-        try:
-            os.kill(owner, 0)
-            running = owner != os.getpid()
-        except ProcessLookupError:
-            running = False
-        except PermissionError:
-            running = True
-        if not running:
-            shutil.rmtree(partial)
+@contextlib.contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a new folder in `parent` that is removed afterwards, and by the next call if the process is killed."""
+    owner = f"{platform.node()}-{os.getpid()}"
+    for abandoned in parent.iterdir():
+        if abandoned.name.startswith(f".{name}.partial-") and not _running(abandoned.name):
+            shutil.rmtree(abandoned)
+    folder = parent / f".{name}.partial-{owner}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _running(name: str) -> bool:
+    """Tell whether the process that owns a temporary folder may still be running."""
+    owner = re.search(r"\.partial-(.*)-(\d+)$", name)
+    if owner is None or owner[1] != platform.node():
+        return True  # of another machine, or not ours
+    try:
+        os.kill(int(owner[2]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return int(owner[2]) != os.getpid()
 
 
 def sha256_of_file(path: Path) -> str:

@@ -5,10 +5,11 @@ does not parse.
 """
 
 import ast
+import codecs
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,10 @@ def read_jsonl(
         for chunk in _chunks(path, progress or Silent()):
             if schema is None:
                 schema = _infer(path, chunk, names, dialect)
+            if schema is None:  # not one good line yet
+                _, bad = _parse_by_line(path, chunk, first_line, {}, dialect, skip_bad_lines)
+                skipped, first_line = skipped + bad, first_line + chunk.count(b"\n")
+                continue
             waiting.append((chunk, pool.submit(_parse_at_once, chunk, schema, dialect)))
             if len(waiting) > _AHEAD:
                 take()
@@ -103,10 +108,12 @@ def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
         path.open("rb") as raw,
         progress.bar(f"Reading {path.name}", path.stat().st_size, unit="bytes") as advance,
     ):
-        stream: BinaryIO = igzip.open(raw, "rb") if path.suffix == ".gz" else raw
+        stream: BinaryIO = igzip.open(raw, "rb") if path.suffix.lower() == ".gz" else raw
         position = 0
         try:
             while block := stream.read(_CHUNK):
+                if not position and block.startswith(codecs.BOM_UTF8):
+                    block = block[len(codecs.BOM_UTF8) :]
                 block += stream.readline()
                 yield block if block.endswith(b"\n") else block + b"\n"
                 advance(raw.tell() - position)
@@ -117,25 +124,22 @@ def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
             ) from error
 
 
-def _infer(path: Path, chunk: bytes, names: list[str] | None, dialect: str) -> Schema:
-    """Take the types from the whole first chunk; its bad lines do not count here."""
+def _infer(path: Path, chunk: bytes, names: list[str] | None, dialect: str) -> Schema | None:
+    """Take the types from a whole chunk; bad lines do not count here, and None says that there is no good one."""
     try:
         inferred = pl.read_ndjson(chunk, infer_schema_length=None).schema
     except pl.exceptions.PolarsError:
         lines = _good_lines(path, chunk, 1, dialect, skip_bad_lines=True)
         if not lines.text:
-            _good_lines(path, chunk, 1, dialect, skip_bad_lines=False)
+            return None
         inferred = pl.read_ndjson(b"\n".join(lines.text), infer_schema_length=None).schema
-    return {name: _nothing_is_text(type_) for name, type_ in inferred.items() if names is None or name in names}
+    return {name: _column_type(type_) for name, type_ in inferred.items() if names is None or name in names}
 
 
-def _nothing_is_text(type_: Any) -> Any:
-    """Read a column in which the first chunk has nothing but null as text."""
-    if type_ == pl.Null:
-        return pl.String
-    if type_ == pl.List(pl.Null):
-        return pl.List(pl.String)
-    return type_
+def _column_type(inferred: Any) -> Any:
+    """Read a column of nothing but nulls as text, and integers beyond 2^63 in 64 bits."""
+    replaced = {pl.Null: pl.String, pl.List(pl.Null): pl.List(pl.String), pl.Int128: pl.UInt64}
+    return replaced.get(inferred, inferred)
 
 
 def _parse_at_once(chunk: bytes, schema: Schema, dialect: str) -> tuple[pl.DataFrame | None, int]:
@@ -161,7 +165,7 @@ def _parse_by_line(
             else pl.DataFrame(schema=dict(schema))
         )
     except pl.exceptions.PolarsError as error:
-        number, reason = _first_unfit(lines, schema, str(error))
+        number, reason = _first_unfit(lines, schema)
         raise InputError(f"{path}, line {number:,}: {reason}; mend the line or remove it.") from error
     return frame.with_columns(pl.Series(ROW, lines.numbers, dtype=pl.UInt32)), lines.skipped
 
@@ -175,7 +179,7 @@ class _Lines:
 
 def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_bad_lines: bool) -> _Lines:
     """Go through a chunk line by line and keep the objects, as JSON, with their line numbers."""
-    load: Callable[[bytes], Any] = json.loads if dialect == "json" else lambda line: ast.literal_eval(line.decode())
+    load = _strict_json if dialect == "json" else _python_literal
     text, numbers, skipped = [], [], 0
     for number, line in enumerate(chunk.split(b"\n"), first_line):
         if not line.strip():
@@ -198,11 +202,22 @@ def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_ba
     return _Lines(text, numbers, skipped)
 
 
-def _first_unfit(lines: _Lines, schema: Schema, reason: str) -> tuple[int, str]:
+def _strict_json(line: bytes) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def _python_literal(line: bytes) -> Any:
+    return ast.literal_eval(line.decode())
+
+
+def _first_unfit(lines: _Lines, schema: Schema) -> tuple[int, str]:
     """Find the first line whose values do not fit the schema."""
     for line, number in zip(lines.text, lines.numbers, strict=True):
         try:
             pl.read_ndjson(line, schema=dict(schema))
         except pl.exceptions.PolarsError as error:
-            return number, str(error)
-    return lines.numbers[0], reason
+            return number, str(error).splitlines()[0]
+    return lines.numbers[0], "the lines do not fit together"

@@ -37,6 +37,8 @@ def prepare_tables(
 ) -> Dataset:
     """Open the tables and prepare them; see `Dataset.from_tables` for the arguments."""
     progress = progress or Silent()
+    if engine not in (None, "polars", "spark"):
+        raise InputError(f"the engine cannot be {engine!r}; there are 'polars' and 'spark'.")
     names = {column: column for column in _COLUMNS} | dict(columns or {})
     if unknown := names.keys() - set(_COLUMNS):
         raise InputError(f"columns: '{min(unknown)}' cannot be mapped; the columns are {', '.join(_COLUMNS)}.")
@@ -47,7 +49,8 @@ def prepare_tables(
         "progress": progress,
     }
     log = open_table(interactions, "interactions", list(names.values()), **options)
-    catalogue = None if items is None else open_table(items, "items", None, **options)
+    wanted = None if settings.fields is None else [names["item"], *settings.fields, *(settings.keep or ("title",))]
+    catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress)
 
 
@@ -78,11 +81,11 @@ def prepare(
     log = checked_interactions(log, names)
     if items is not None:
         items = checked_items(items, names["item"], source_columns(items, settings), _kept_columns(items, settings))
-        log, items = same_item_type(log, items)
+        log, items = same_item_type(log, items, names["item"])
         items = items.with_frame(engine.compact(items.frame))
     log = log.with_frame(engine.materialize(engine.compact(log.frame)))
     if items is not None and settings.unlisted_items == "error":
-        _refuse_unlisted(log, items)
+        _refuse_unlisted(log, items, names["item"])
     report = _Report(engine)
     report.add("read", log.frame)
     notes: dict[str, Any] = {
@@ -171,22 +174,27 @@ def _kept_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     return ("title",) if "title" in items.frame.collect_schema().names() else ()
 
 
-def _refuse_unlisted(log: Table, items: Table) -> None:
+def _refuse_unlisted(log: Table, items: Table, item_column: str) -> None:
     unlisted = log.frame.join(items.frame.select("item"), on="item", how="anti")
     rows = log.engine.collect(unlisted.select(nw.col("item").n_unique().alias("items"), nw.len().alias("rows")))
     if rows["rows"].item():
         first = log.engine.collect(unlisted.sort(ROW).head(1))
         raise InputError(
-            f"{items.name}, column 'item': {rows['items'].item():,} items of {log.name} have no row here, the first is "
-            f"{first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); add them, or "
-            "treat them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
+            f"{items.name}, column '{item_column}': {rows['items'].item():,} items of {log.name} have no row here, "
+            f"the first is {first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); "
+            "add them, or treat them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
         )
 
 
 def _nothing_left(log: Table, k: int) -> str:
-    largest = next(
-        smaller for smaller in range(k - 1, 0, -1) if _count(k_core(log.frame, smaller, log.engine), log.engine)
-    )
+    """Find the largest core that is not empty by bisection, for what a core leaves a smaller one leaves too."""
+    largest, empty = 1, k
+    while empty - largest > 1:
+        middle = (largest + empty) // 2
+        if _count(k_core(log.frame, middle, log.engine), log.engine):
+            largest = middle
+        else:
+            empty = middle
     return (
         f"{log.name}: the {k}-core is empty, no group of users and items has {k} interactions each; "
         f"the largest that is not is {largest}, so lower it with k_core={largest} (--k-core {largest})."
@@ -200,11 +208,17 @@ def _catalogue(
     wanted = kept.select("item").unique()
     if items is None:
         return engine.collect(wanted), ()
-    listed = engine.collect(items.frame.join(wanted, on="item", how="semi")).sort(ROW).drop(ROW)
+    listed = engine.collect(items.frame.join(wanted, on="item", how="semi")).drop(ROW)
     if settings.unlisted_items == "missing":
         listed = engine.collect(wanted).join(listed, on="item", how="left")
     fields = field_columns(listed, settings, items.name)
-    others = [name for name in _kept_columns(items, settings) if name not in fields.columns]
+    others = [name for name in _kept_columns(items, settings) if name not in (settings.fields or ())]
+    if binary := [name for name in others if listed[name].dtype in (pl.Binary, pl.Object)]:
+        raise InputError(f"{items.name}, column '{binary[0]}': bytes cannot be kept; leave the column out.")
+    if clash := set(others) & set(fields.columns):
+        raise InputError(
+            f"{items.name}, column '{min(clash)}': a field has this name, so it cannot be kept; rename it."
+        )
     return pl.concat([listed.select("item"), fields, listed.select(others)], how="horizontal"), tuple(fields.columns)
 
 

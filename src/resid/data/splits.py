@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Positions = NDArray[np.int64]
-Sequence = NDArray[np.int32]
+Items = NDArray[np.int32]
+
+_HELD_OUT = (("validation", 2), ("test", 1))  # how far from the end of its history the target stands
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,31 +30,40 @@ class Split:
         Whose window it is.
     n_items : int
         The size of the catalogue, from which negatives are drawn.
+    fingerprint : str
+        That of the Dataset.
     """
 
     name: str
-    sequence: Sequence
+    sequence: Items
     begin: Positions
     end: Positions
     users: NDArray[np.int32]
     n_items: int
+    fingerprint: str = ""
 
     def __len__(self) -> int:
         return len(self.end)
 
     @property
-    def targets(self) -> Sequence:
+    def targets(self) -> Items:
         """The target of every window, shape (n_windows,)."""
         return np.asarray(self.sequence[self.end])
 
-    def window(self, index: int) -> tuple[Sequence, int]:
+    def window(self, index: int) -> tuple[Items, int]:
         """Return the history and the target of one window, as item indices."""
         end = self.end[index]
         return np.asarray(self.sequence[self.begin[index] : end]), int(self.sequence[end])
 
 
 def split_windows(
-    sequence: Sequence, offsets: Positions, n_items: int, max_length: int, add_unseen_targets: bool = False
+    sequence: Items,
+    offsets: Positions,
+    n_items: int,
+    max_length: int,
+    *,
+    add_unseen_targets: bool = False,
+    fingerprint: str = "",
 ) -> dict[str, Split]:
     """Return the windows of train, validation and test.
 
@@ -68,6 +79,8 @@ def split_windows(
         The most items a window has, its target included.
     add_unseen_targets
         Also train on the validation and test windows whose target no training history contains.
+    fingerprint
+        That of the Dataset.
     """
     starts, stops = np.asarray(offsets[:-1]), np.asarray(offsets[1:])
     n_users = len(starts)
@@ -83,7 +96,7 @@ def split_windows(
 
     def split(name: str, end: Positions, users: NDArray[np.int32]) -> Split:
         begin = np.maximum(starts[users], end - (max_length - 1))
-        return Split(name, sequence, begin, end, users, n_items)
+        return Split(name, sequence, begin, end, users, n_items, fingerprint)
 
     return {
         "train": split("train", targets, users),
@@ -91,10 +104,7 @@ def split_windows(
     }
 
 
-_HELD_OUT = (("validation", 2), ("test", 1))  # how far from the end of its history the target stands
-
-
-def unseen_targets(sequence: Sequence, offsets: Positions, n_items: int) -> dict[str, NDArray[np.bool_]]:
+def unseen_targets(sequence: Items, offsets: Positions, n_items: int) -> dict[str, NDArray[np.bool_]]:
     """Tell, for validation and test, whose target no training history contains; each of shape (n_users,)."""
     stops = np.asarray(offsets[1:])
     training = np.ones(len(sequence), dtype=bool)

@@ -23,6 +23,7 @@ from resid.errors import InputError, explain_full_disk
 from resid.progress import Progress, Silent
 
 _USERS_PER_BLOCK = 20_000
+_DRIFT = 0.15  # how likely a visit is to bring a new interest
 _FOLLOWERS = 3  # leaf categories that follow a leaf category
 _DAY = 86_400_000  # timestamps are milliseconds, as in Amazon Reviews 2023
 _START = 1_577_836_800_000  # 2020-01-01
@@ -114,7 +115,7 @@ class SyntheticShop:
             shopping = int(np.searchsorted(-lengths, -step))  # users with more than `step` interactions
             interests, clock, previous = interests[:shopping], clock[:shopping], previous[:shopping]
             arrives = (random.random(shopping) < 0.4) | (step == 0)
-            drifts = arrives & (random.random(shopping) < 0.15)
+            drifts = arrives & (random.random(shopping) < _DRIFT)
             interests[drifts, 0] = interests[drifts, 1]
             interests[drifts, 1] = catalogue.draw_shelves(random, int(drifts.sum()))
             shelf = interests[np.arange(shopping), (random.random(shopping) < 0.3).astype(int)]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
 
 _SHOWN = 3  # how many offending rows a message names
-_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"  # text that is an integer of 64 bits and comes back as it was written
+# Text that is surely an integer of 64 bits and comes back as it was written.
+_INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 FORMATS = ".parquet, .csv, .tsv, .jsonl (the last three also with .gz)"
@@ -95,14 +96,16 @@ def open_table(
 def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
     name = f"the {role} table"
     try:
-        frame = nw.from_native(source)
+        frame = nw.from_native(source, pass_through=False)
     except TypeError as error:
         raise InputError(
             f"{name}: a {type(source).__name__} is not a table; give a path ({FORMATS}) or a pandas, Polars, PyArrow, "
             "DuckDB or Spark frame."
         ) from error
+    except Exception as error:  # each library has error classes of its own
+        raise InputError(f"{name}: the frame cannot be used ({first_line(error)}); mend it.") from error
     if frame.implementation.is_spark_like():
-        return Table(frame.lazy(), name, SparkEngine(source.sparkSession, scratch))
+        return Table(frame.lazy(), name, SparkEngine(frame.to_native().sparkSession, scratch))
     try:
         eager = frame.collect(backend="polars") if isinstance(frame, nw.LazyFrame) else frame
         native = eager.to_polars()
@@ -112,7 +115,7 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         ) from error
     except Exception as error:  # Arrow and DuckDB have error classes of their own, and may be absent
         raise InputError(
-            f"{name}: the frame cannot be converted ({_first_line(error)}); give each column one type."
+            f"{name}: the frame cannot be converted ({first_line(error)}); give each column one type."
         ) from error
     return Table(as_frame(native.lazy()), name, PolarsEngine())
 
@@ -132,7 +135,7 @@ def _open_path(
     suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if path.is_dir():
         suffix = ".parquet"
-        if not any(path.rglob("*.parquet")):
+        if not _parquet_files(path):
             raise InputError(f"{path}: the folder has no .parquet files; give a file, or a folder of Parquet files.")
     if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
         ".parquet",
@@ -143,16 +146,22 @@ def _open_path(
         return _open_with_spark(path, suffix, scratch, skip_bad_lines)
     try:
         if suffix == ".parquet":
-            lazy = pl.scan_parquet(sorted(path.rglob("*.parquet")) if path.is_dir() else path, glob=False)
+            lazy = pl.scan_parquet(_parquet_files(path) if path.is_dir() else path, glob=False)
             lazy.collect_schema()
             return Table(as_frame(lazy), name, PolarsEngine())
         if suffix in _SEPARATORS:
             lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix], glob=False).lazy()
             return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
+        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it whole?") from error
     frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
     return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Return the files that Spark, too, would read, in the order of their names."""
+    files = [file for file in folder.rglob("*.parquet") if not file.name.startswith(("_", "."))]
+    return sorted(files, key=str)
 
 
 def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lines: bool) -> Table:
@@ -162,17 +171,21 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise InputError("the engine 'spark' needs pyspark; install it with: pip install 'resid[spark]'") from error
-    session = SparkSession.builder.appName("resid").getOrCreate()
     uri, skipped = path.resolve().as_uri(), 0
     try:
+        session = SparkSession.builder.appName("resid").getOrCreate()
+    except Exception as error:  # without Java, what is raised depends on how Java is absent
+        raise InputError(f"Spark cannot be started ({first_line(error)}); is there a Java runtime?") from error
+    try:
         if suffix == ".parquet":
-            native = session.read.parquet(uri)
+            native = session.read.parquet(uri, recursiveFileLookup=path.is_dir())
         elif suffix in _SEPARATORS:
-            native = session.read.csv(uri, header=True, sep=_SEPARATORS[suffix], quote='"', escape='"', multiLine=True)
+            separator = _SEPARATORS[suffix]
+            native = session.read.csv(uri, header=True, sep=separator, escape='"', multiLine=True, mode="FAILFAST")
         else:
             native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
     except (PySparkException, Py4JError) as error:
-        raise InputError(f"{path}: the file cannot be read ({_first_line(error)}); is it whole?") from error
+        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it whole?") from error
     return Table(
         as_frame(native),
         str(path),
@@ -187,6 +200,8 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
     bad = "_corrupt_record"
     if bad not in native.columns:
         return native, 0
+    from pyspark.sql import functions as f
+
     offending = native.filter(native[bad].isNotNull())
     if not skip_bad_lines:
         line = offending.take(1)[0][bad]
@@ -194,8 +209,9 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
             f"{path}: not every line is a JSON object (the first that is not: {line[:60]!r}); "
             "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
         )
-    others = [column for column in native.columns if column != bad][:1]  # Spark wants one more column in the query
-    return native.filter(native[bad].isNull()).drop(bad), offending.select(bad, *others).toArrow().num_rows
+    # Spark refuses queries of the bad lines alone, so all columns are counted.
+    counts = native.select(*(f.count(native[column]).alias(column) for column in native.columns)).collect()[0]
+    return native.filter(native[bad].isNull()).drop(bad), int(counts[bad])
 
 
 def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
@@ -213,7 +229,11 @@ def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
 
 def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str]) -> Table:
     """Check the item table and reduce it to `item`, `ROW`, the fields and the columns to keep."""
-    fields = list(fields)
+    fields, keep = list(fields), list(keep)
+    if item_column in (*fields, *keep):
+        raise InputError(
+            f"{table.name}, column '{item_column}': this is the item's id; it cannot be a field or be kept."
+        )
     _require_columns(table, [item_column])
     _require_columns(table, fields, what="field")
     _require_columns(table, keep)
@@ -224,21 +244,18 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
     return table
 
 
-def same_item_type(log: Table, items: Table) -> tuple[Table, Table]:
+def same_item_type(log: Table, items: Table, item_column: str) -> tuple[Table, Table]:
     """Give the items of both tables one type; text files follow the other table, two typed tables must agree."""
     types = [table.frame.collect_schema()["item"] for table in (log, items)]
-    text = [type_ in (nw.String, nw.Categorical) for type_ in types]
-    if types[0] == types[1] or all(text):
+    if types[0] == types[1]:
         return log, items
-    if any(text) and not (log.untyped or items.untyped):
-        words = ["text" if is_text else "integers" for is_text in text]
+    if nw.String not in types or not (log.untyped or items.untyped):
+        words = {nw.String: "text", nw.Int64: "integers", nw.UInt64: "integers beyond 2^63"}
         raise InputError(
-            f"{items.name}, column 'item': the items are {words[1]} here and {words[0]} in {log.name}; "
-            "give both tables the same type."
+            f"{items.name}, column '{item_column}': the items are {words[type(types[1])]} here and "
+            f"{words[type(types[0])]} in {log.name}; give both tables the same type."
         )
-    common = nw.String if any(text) else nw.UInt64
-    both = [table.with_frame(table.frame.with_columns(nw.col("item").cast(common))) for table in (log, items)]
-    return both[0], both[1]
+    return _cast(log, "item", nw.String), _cast(items, "item", nw.String)
 
 
 def _require_columns(table: Table, wanted: Iterable[str], what: str = "column") -> None:
@@ -257,15 +274,17 @@ def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
         frame = table.engine.materialize(table.engine.number_rows(table.frame).select(*columns, nw.col(ROW)))
         rows = table.engine.collect(frame.head(1).select(nw.len().alias("count")))["count"].item()
     except Exception as error:  # Polars and Spark have error classes of their own, and Spark may be absent
-        raise InputError(f"{table.name}: the table cannot be read ({_first_line(error)}); is it whole?") from error
+        raise InputError(f"{table.name}: the table cannot be read ({first_line(error)}); is it whole?") from error
     if not rows:
         raise InputError(f"{table.name}: the table has no rows; give one with at least one.")
     return table.with_frame(frame)
 
 
 def _missing(column: str, type_: Any) -> nw.Expr:
-    """Tell which values of a column are null, or NaN where it holds decimal numbers."""
+    """Tell which values of a column are null, NaN or empty text."""
     missing = nw.col(column).is_null()
+    if type_ == nw.String:
+        return missing | (nw.col(column) == "")
     return missing | nw.col(column).is_nan() if type_.is_float() else missing
 
 
@@ -277,14 +296,16 @@ def _checked_ids(table: Table, column: str, original: str) -> Table:
         if table.engine.collect(table.frame.select(all_integers))["all"].item():
             return _cast(table, column, nw.Int64)
         return table
-    if type_ == nw.Enum:
+    if type_ in (nw.Categorical, nw.Enum):
         return _cast(table, column, nw.String)
-    if type_ == nw.UInt64:
-        largest = table.engine.collect(table.frame.select(nw.col(column).max()))[column].item()
-        return table if largest >= 2**63 else _cast(table, column, nw.Int64)
-    if type_.is_integer() and type_ not in (nw.Int128, nw.UInt128):
-        return _cast(table, column, nw.Int64)
-    if type_ not in (nw.String, nw.Categorical):
+    if type_.is_integer():
+        ends = table.frame.select(nw.col(column).min().alias("least"), nw.col(column).max().alias("most"))
+        least, most = table.engine.collect(ends).row(0)
+        if most < 2**63:
+            return _cast(table, column, nw.Int64)
+        if least >= 0 and most < 2**64:
+            return _cast(table, column, nw.UInt64)
+    if type_ != nw.String:
         raise InputError(
             f"{table.name}, column '{original}': ids must be text or integers of at most 64 bits, these are {type_}; "
             "convert the column."
@@ -309,22 +330,22 @@ def _checked_timestamps(table: Table, original: str) -> Table:
         fits = nw.col("timestamp").str.contains(pattern).all().alias("all")
         if table.engine.collect(table.frame.select(fits))["all"].item():
             return _cast(table, "timestamp", numeric)
-    text = table.frame.with_columns(nw.col("timestamp").alias("text"))
-    dated = table.with_frame(table.engine.parse_dates(text, "timestamp"))
-    undated = nw.col("timestamp").is_null()
-    numbers = table.engine.collect(table.frame.filter(nw.col("timestamp").str.contains(_DECIMAL)).head(1))
-    if len(numbers):  # mostly numbers: then what is not a number is to blame, otherwise what is not a date
-        dated, undated = table, ~nw.col("timestamp").str.contains(_DECIMAL)
-    dated.refuse(
-        original,
-        undated,
-        "neither a number nor a date",
-        "write seconds, or dates like 2026-01-31T08:15:00",
+    # Neither all numbers nor all integers. What is rarer is to blame: what is not a number, or what is not a date.
+    kept_text = table.frame.with_columns(nw.col("timestamp").alias("text"))
+    dated = table.with_frame(table.engine.parse_dates(kept_text, "timestamp"))
+    no_date, no_number = nw.col("timestamp").is_null(), ~nw.col("text").str.contains(_DECIMAL)
+    counts = dated.frame.select(
+        no_date.cast(nw.Int64).sum().alias("date"), no_number.cast(nw.Int64).sum().alias("number")
     )
+    no_dates, no_numbers = table.engine.collect(counts).row(0)
+    advice = "write numbers, or dates like 2026-01-31 or 2026-01-31T08:15:00"
+    blamed = no_date if no_dates <= no_numbers else no_number
+    dated.refuse(original, blamed, "neither a number nor a date", advice)
     return dated.with_frame(dated.frame.drop("text"))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error of another library says, cut to a line."""
     java = getattr(error, "java_exception", None)  # what Spark has to say is in there
     text = str(java.getMessage() if java else error)
-    return (text.strip().splitlines() or [type(error).__name__])[0]
+    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")
