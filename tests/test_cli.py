@@ -94,6 +94,13 @@ class TestCommands:
         assert "the test target" in answer.stdout
         assert Dataset.load(tmp_path / "demo-shop").field_names == ("store", "cat1", "cat2", "cat3")
 
+    def test_output_that_nobody_reads_or_can_show(self, tables, tmp_path):
+        assert run("prepare", *tables, "--fields", "store", "--out", tmp_path / "data").returncode == 0
+        for command in (f"{RESID} info data --json | true", f"PYTHONIOENCODING=ascii {RESID} info data"):
+            answer = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+            assert answer.stderr == ""
+            assert answer.returncode == 0
+
     def test_version(self):
         assert run("--version").stdout.startswith("0.")
 
@@ -123,7 +130,7 @@ class TestBadInput:
         out = tmp_path / "data"
         self.refused(capsys, "line 37: not a JSON object", "prepare", path, "--out", out)
         assert main(["prepare", str(path), "--out", str(out), "--skip-bad-lines"]) == 0
-        assert "1 bad lines were skipped" in capsys.readouterr().out
+        assert "Bad lines, skipped: 1" in capsys.readouterr().out
 
     def test_foreign_folder(self, tables, tmp_path, capsys):
         self.refused(capsys, "exists and is not a folder that resid wrote",
@@ -149,10 +156,10 @@ class TestBadInput:
 
     def test_the_operating_system_objects(self, tables, tmp_path, capsys):
         self.refused(capsys, "this is a file", "prepare", *tables, "--fields", "store", "--out", tables[0] / "data")
-        self.refused(capsys, "log.parquet: File exists", "download", "amazon-2023", "Books", "--raw", tables[0])
+        self.refused(capsys, "log.parquet: this is a file", "download", "amazon-2023", "Books", "--raw", tables[0])
 
     def test_usage(self, tmp_path, capsys):
-        self.refused(capsys, "--out", "prepare", "log.csv")
+        self.refused(capsys, "--out is missing", "prepare", "log.csv")
         self.refused(
             capsys, "--columns: 'user' is not of the form", "prepare", "log.csv", "--columns", "user", "--out", "x"
         )
@@ -167,7 +174,9 @@ def test_killed_half_way_leaves_nothing_and_starts_again(tmp_path):
             assert process.stderr.readline()  # it has begun to read
             time.sleep(0.3)
             process.send_signal(sign)
-            process.stderr.read()
+            said = process.stderr.read().decode()
+            assert "Traceback" not in said
+            assert ("Interrupted" in said) == (sign == signal.SIGINT)
         assert process.returncode == code
         assert not (tmp_path / "out" / "data").exists()
     assert run(*command).returncode == 0

@@ -4,14 +4,16 @@ Bad input ends with one sentence on standard error and exit code 2. Results go t
 standard error; `--json` prints results for programs.
 """
 
+import io
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -30,6 +32,7 @@ app = App(
     version=__version__,
     help="Semantic-ID recommendation: tables in, recommended items out.",
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 output = Console()
 errors = Console(stderr=True)
@@ -88,7 +91,7 @@ def prepare(
     keep
         Further columns of the item table to carry along. Default: title.
     k_core
-        Remove users and items with fewer interactions, until none is left.
+        Remove users and items with fewer interactions, again and again, until all that are left have as many.
     missing
         Drop items that lack a field, or keep them with "missing" as a value.
     min_interactions
@@ -295,11 +298,11 @@ def _print_notes(data: Dataset) -> None:
     notes = data.notes
     targets = notes["unseen_validation_targets"] + notes["unseen_test_targets"]
     added = "added to training" if data.settings.add_unseen_targets else "in the catalogue, not in training"
-    lines = [f"{targets:,} evaluation targets occur in no training history: {added}."]
+    lines = [f"Evaluation targets that occur in no training history: {targets:,} ({added})"]
     if notes["duplicate_interactions"]:
-        lines.append(f"{notes['duplicate_interactions']:,} duplicate interactions were read and kept.")
+        lines.append(f"Duplicate interactions, read and kept: {notes['duplicate_interactions']:,}")
     if notes["skipped_lines"]:
-        lines.append(f"{notes['skipped_lines']:,} bad lines were skipped.")
+        lines.append(f"Bad lines, skipped: {notes['skipped_lines']:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
@@ -347,20 +350,31 @@ def _print_json(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
+def _fail(sentence: str) -> int:
+    errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
+    return 2
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0, or 2 for input that cannot be used."""
     # Being told to stop is an exception like an interrupt, so that what was begun is cleared away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show becomes a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app(arguments, exit_on_error=False, print_error=False)
-    except (InputError, CycloptsError) as error:
-        errors.print(Text.assemble(("Error: ", "red"), str(error)), soft_wrap=True)
-        return 2
+    except BrokenPipeError:  # whoever read the output has left, so there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
-        sentence = f"{error.filename or 'resid'}: {error.strerror or error}."
-        errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
-        return 2
+        return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
+    except MissingArgumentError as error:
+        missing = error.argument.name if error.argument else "an argument"
+        return _fail(f"{missing} is missing; see resid --help.")
+    except (InputError, CycloptsError) as error:
+        return _fail(str(error))
     except KeyboardInterrupt:
-        errors.print("Interrupted: no Dataset was written, downloads go on where they stopped.")
+        errors.print("Interrupted; what was there before is untouched.")
         return 130
     return 0

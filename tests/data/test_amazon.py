@@ -108,10 +108,10 @@ class TestBadInput:
 
     def test_missing_file(self, raw, tmp_path):
         with pytest.raises(
-            InputError, match=r"no Shops\.csv\.gz or Shops\.jsonl\.gz here; did you mean 'Shop\.jsonl\.gz'"
+            InputError, match=r"no Shops\.csv\.gz or Shops\.jsonl\.gz here, did you mean 'Shop\.jsonl\.gz'"
         ):
             prepare_amazon("amazon-2023", "Shops", raw)
-        with pytest.raises(InputError, match="Fetch it with: resid download amazon-2014 Books"):
+        with pytest.raises(InputError, match="fetch it with: resid download amazon-2014 Books"):
             prepare_amazon("amazon-2014", "Books", tmp_path / "none")
 
     @pytest.mark.parametrize("name", ["Shop.jsonl.gz", "meta_Shop.jsonl.gz"])

@@ -121,6 +121,11 @@ class TestDamage:
         assert loaded.item_ids.equals(data.item_ids)
         assert np.array_equal(loaded.sequence, data.sequence)
 
+    def test_a_damaged_header(self, folder):
+        whole = (folder / "fields.npy").read_bytes()
+        (folder / "fields.npy").write_bytes(b"x" * 100 + whole[100:])
+        self.refused(folder, "a file of the Dataset is damaged")
+
     def test_manifest(self, folder):
         (folder / "dataset.json").rename(folder / "whole.json")
         (folder / "dataset.json").write_text('{"format": 1, "files": {}}')

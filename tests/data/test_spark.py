@@ -118,7 +118,9 @@ class TestBadInput:
 
     def test_item_without_a_row(self, spark, log, items):
         frames = [spark.createDataFrame(frame.to_arrow()) for frame in (log, items[1:])]
-        self.refused("1 items of the interactions table have no row here, the first is 'i0'", *frames, ["store"])
+        self.refused(
+            "there is no row here for 1 of the items of the interactions table, the first is 'i0'", *frames, ["store"]
+        )
 
     def test_bad_json_line(self, spark, log, tmp_path):
         path = tmp_path / "log.jsonl"

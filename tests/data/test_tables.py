@@ -217,11 +217,17 @@ class TestBadTables:
         path = tmp_path / "log.csv"
         log.rename({"item": "items"}).write_csv(path)
         self.refused(
-            r"log\.csv: there is no column 'item'; did you mean 'items'\? It has the columns user, items", path
+            r"log\.csv: there is no column 'item', it has user, items, timestamp, did you mean 'items'; name other",
+            path,
         )
 
     def test_unknown_field(self, log, items):
-        self.refused("the items table: there is no field 'shop'", log, items, fields=["shop"])
+        self.refused(
+            "the items table: there is no field 'shop', it has item, store, categories, title; choose",
+            log,
+            items,
+            fields=["shop"],
+        )
 
     def test_fields_must_be_named(self, log, items):
         self.refused("name the columns that describe an item .* out of item, store", log, items, fields=None)
@@ -234,6 +240,7 @@ class TestBadTables:
         path = tmp_path / "log.csv"
         missing = pl.int_range(36).is_in([2, 5, 8, 9])
         log.with_columns(pl.when(missing).then(None).otherwise(pl.col(column)).alias(column)).write_csv(path)
+        path.write_text(path.read_text() + "\n\n")  # blank lines are no rows
         self.refused(rf"log\.csv, column '{column}': missing in 4 rows, first in rows 3, 6, 9; fill", path)
 
     @pytest.mark.parametrize("column", ["user", "timestamp"])
@@ -254,12 +261,12 @@ class TestBadTables:
         self.refused("Boolean is neither a number nor a date", log.with_columns(timestamp=pl.lit(True)))
 
     def test_item_without_a_row(self, log, items):
-        self.refused(r"column 'item': 2 items of the interactions table have no row here, the first is 'i1' "
-                     r"\(in row 2 of the interactions table\)",
+        self.refused(r"column 'item': there is no row here for 2 of the items of the interactions table, the first is 'i1' "
+                     r"\(in its row 2\)",
                      log, items.filter(~pl.col("item").is_in(["i1", "i4"])))  # fmt: skip
 
     def test_two_rows_for_one_item(self, log, items):
-        self.refused("column 'item': more than one row for an item in rows 1, 7",
+        self.refused(r"column 'item': more than one row for an item in rows 1, 7 \('i0'\)",
                      log, pl.concat([items, items[:1]]))  # fmt: skip
 
     def test_null_in_the_item_table(self, log, items):
@@ -337,7 +344,40 @@ class TestBadTables:
     def test_ragged_csv(self, tmp_path):
         path = tmp_path / "log.csv"
         path.write_text("user,item,timestamp\na,b,1\na,b,2,3,4\n")
-        self.refused(r"log\.csv: the file cannot be read", path)
+        self.refused(r"log\.csv: row 2 has 5 values where the header has 3; mend the row", path)
+
+    @pytest.mark.parametrize(
+        ("content", "fault"),
+        [
+            (b"user;item;timestamp\na;b;1\n", "looks as if semicolons separate the values"),
+            (b"user,item,timestamp\n\xe9,b,1\n", "this is not text in UTF-8"),
+            (b"", "the file is empty; give a header and rows"),
+        ],
+    )
+    def test_text_that_is_not_a_table(self, tmp_path, content, fault):
+        (tmp_path / "log.csv").write_bytes(content)
+        self.refused(fault, tmp_path / "log.csv")
+
+    def test_not_a_gzip(self, tmp_path):
+        (tmp_path / "log.jsonl.gz").write_text("{}" * 20)
+        self.refused("this is not a gzip file", tmp_path / "log.jsonl.gz")
+
+    def test_infinite_timestamp(self, log):
+        self.refused(
+            "column 'timestamp': missing in row 1", log.with_columns(timestamp=pl.Series([float("inf")] + [1.0] * 35))
+        )
+
+    def test_one_column_for_two(self, log):
+        self.refused("must be three different columns", log, columns={"user": "item"})
+
+    def test_decimals_in_a_text_file(self, log, items, tmp_path):
+        items.drop("categories").with_columns(store=pl.Series([0.5] * 6)).write_csv(tmp_path / "items.csv")
+        self.refused(
+            "column 'store': a field holds text, integers or lists, not Float64",
+            log,
+            tmp_path / "items.csv",
+            fields=["store"],
+        )
 
     def test_every_item_lacks_a_field(self, log, items):
         with pytest.raises(InputError, match="column 'cat4': every item lacks a field, this one in 100% of them"):
@@ -412,6 +452,18 @@ def test_column_mapping(log, items):
     columns = {"user": "who", "item": "what", "timestamp": "when"}
     data = resid.Dataset.from_tables(renamed, items.rename({"item": "what"}), FIELDS, columns=columns, missing="keep")
     assert data.fingerprint == prepare(log, items).fingerprint
+
+
+def test_the_item_table_may_call_the_item_item(log, items):
+    data = Dataset.from_tables(log.rename({"item": "sku"}), items, ["store"], columns={"item": "sku"})
+    assert data.fingerprint == Dataset.from_tables(log, items, ["store"]).fingerprint
+
+
+def test_integer_fields_of_text_files(log, items, tmp_path):
+    table = items.drop("categories", "title").with_columns(store=pl.Series([10, 9, 10, 9, 9, 100]))
+    table.write_csv(tmp_path / "items.csv")
+    data = Dataset.from_tables(log, tmp_path / "items.csv", ["store"])
+    assert data.fingerprint == Dataset.from_tables(log, table, ["store"]).fingerprint
 
 
 def test_a_column_called_row_is_the_users_own(log, items):

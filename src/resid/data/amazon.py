@@ -189,10 +189,10 @@ def _find(raw: Path, names: list[str], release: str, category: str) -> Path:
             return raw / name
     present = [file.name for file in raw.iterdir()] if raw.is_dir() else []
     close = difflib.get_close_matches(names[-1], present, n=1)
-    hint = f"did you mean '{close[0]}'? " if close else ""
+    hint = f", did you mean '{close[0]}'" if close else ""
     raise InputError(
-        f"{raw}: there is no {' or '.join(names)} here; {hint}"
-        f"Fetch it with: resid download {release} {category} --raw {raw}"
+        f"{raw}: there is no {' or '.join(names)} here{hint}; "
+        f"fetch it with: resid download {release} {category} --raw {raw}"
     )
 
 

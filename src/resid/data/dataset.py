@@ -371,9 +371,14 @@ class Dataset:
             whole = file.is_file() and file.stat().st_size == size
             if not whole or (verify and sha256_of_file(file) != files[name]["sha256"]):
                 raise InputError(f"{file}: missing or damaged; prepare the Dataset again.")
+        try:
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
+            tables = {name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES}
+        except (ValueError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"{folder}: a file of the Dataset is damaged; prepare it again.") from error
         return cls(
-            arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS},
-            tables={name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES},
+            arrays=arrays,
+            tables=tables,
             settings=PrepareSettings.checked(**manifest["settings"]),
             field_names=manifest["field_names"],
             steps=manifest["steps"],

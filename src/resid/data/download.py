@@ -41,7 +41,8 @@ def download(address: str, folder: str | Path, *, attempts: int = 4, progress: P
     target = folder / address.rsplit("/", 1)[-1]
     if target.exists():
         return target
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: this is a file; give a folder for the downloads.")
     for attempt in range(attempts):
         try:
             with explain_full_disk(folder):
@@ -55,7 +56,8 @@ def download(address: str, folder: str | Path, *, attempts: int = 4, progress: P
                 ) from error
             if attempt == attempts - 1:
                 raise InputError(
-                    f"{address}: {urlsplit(address).hostname} cannot be reached or stopped answering ({error}); "
+                    f"{address}: {urlsplit(address).hostname} cannot be reached or stopped answering "
+                    f"({getattr(error, 'reason', error)}); "
                     f"check the network and run it again, which continues, or put the file into {folder} by hand."
                 ) from error
             time.sleep(2**attempt / 2)
@@ -83,6 +85,7 @@ def _continue(address: str, target: Path, progress: Progress) -> None:
         have = have if answer.status == 206 else 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else 0
+        target.parent.mkdir(parents=True, exist_ok=True)
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         if version and not version.startswith("W/"):
             version_file.write_text(version)

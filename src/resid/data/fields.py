@@ -3,7 +3,7 @@
 import polars as pl
 
 from resid.data.settings import PrepareSettings
-from resid.data.tables import Table
+from resid.data.tables import Table, typed
 from resid.errors import InputError
 
 PATH_SEPARATOR = " > "
@@ -19,7 +19,7 @@ def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     return settings.fields
 
 
-def field_columns(items: pl.DataFrame, settings: PrepareSettings, table_name: str) -> pl.DataFrame:
+def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) -> pl.DataFrame:
     """Return one column per field, of text or integers; null where missing, which empty text is too.
 
     Parameters
@@ -28,16 +28,17 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table_name: st
         The item table with the columns of `settings.fields`, shape (n_items, …).
     settings
         Says which columns, and how paths are cut.
-    table_name
-        What messages call the table.
+    table
+        Where they come from; the values of an untyped one are integers if they are all written as such.
     """
+    table_name = table.name
     columns: list[pl.Series] = []
     for name in settings.fields or ():
         values = items[name]
         if isinstance(values.dtype, pl.List | pl.Array):
             columns += _path_levels(values, settings, table_name)
         else:
-            columns.append(_scalar(values, table_name))
+            columns.append(_scalar(typed(values) if table.untyped else values, table_name))
     names = [column.name for column in columns]
     if repeated := {name for name in names if names.count(name) > 1} | ({"item"} & set(names)):
         raise InputError(f"{table_name}: two fields would be called '{min(repeated)}'; rename one of the columns.")

@@ -6,6 +6,7 @@ does not parse.
 
 import ast
 import codecs
+import gzip
 import json
 import os
 from collections import deque
@@ -98,7 +99,7 @@ def read_jsonl(
         while waiting:
             take()
     if not frames:
-        raise InputError(f"{path}: the file is empty; give one JSON object per line.")
+        raise InputError(f"{path}: the file is empty, or has no good line; give one JSON object per line.")
     return pl.concat(frames), skipped
 
 
@@ -118,6 +119,8 @@ def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
                 yield block if block.endswith(b"\n") else block + b"\n"
                 advance(raw.tell() - position)
                 position = raw.tell()
+        except gzip.BadGzipFile as error:
+            raise InputError(f"{path}: this is not a gzip file; rename it, or fetch it again.") from error
         except (EOFError, OSError, IsalError) as error:
             raise InputError(
                 f"{path}: the gzip is cut short or damaged ({error}); fetch or write the file again."
@@ -196,8 +199,8 @@ def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_ba
             skipped += 1
         else:
             raise InputError(
-                f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}); "
-                "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
+                f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}), and each line "
+                "must be one; mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
             )
     return _Lines(text, numbers, skipped)
 

@@ -42,6 +42,8 @@ def prepare_tables(
     names = {column: column for column in _COLUMNS} | dict(columns or {})
     if unknown := names.keys() - set(_COLUMNS):
         raise InputError(f"columns: '{min(unknown)}' cannot be mapped; the columns are {', '.join(_COLUMNS)}.")
+    if len(set(names.values())) < len(names):
+        raise InputError("columns: user, item and timestamp must be three different columns.")
     options: dict[str, Any] = {
         "engine": engine,
         "scratch": scratch,
@@ -49,7 +51,9 @@ def prepare_tables(
         "progress": progress,
     }
     log = open_table(interactions, "interactions", list(names.values()), **options)
-    wanted = None if settings.fields is None else [names["item"], *settings.fields, *(settings.keep or ("title",))]
+    wanted = (
+        None if settings.fields is None else [names["item"], "item", *settings.fields, *(settings.keep or ("title",))]
+    )
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress)
 
@@ -79,13 +83,16 @@ def prepare(
     engine = log.engine
     progress.step("Checking the tables")
     log = checked_interactions(log, names)
+    item_column = names["item"]
     if items is not None:
-        items = checked_items(items, names["item"], source_columns(items, settings), _kept_columns(items, settings))
-        log, items = same_item_type(log, items, names["item"])
+        if item_column not in (columns := items.frame.collect_schema().names()) and "item" in columns:
+            item_column = "item"  # the mapping may be meant for the log alone
+        items = checked_items(items, item_column, source_columns(items, settings), _kept_columns(items, settings))
+        log, items = same_item_type(log, items, item_column)
         items = items.with_frame(engine.compact(items.frame))
     log = log.with_frame(engine.materialize(engine.compact(log.frame)))
     if items is not None and settings.unlisted_items == "error":
-        _refuse_unlisted(log, items, names["item"])
+        _refuse_unlisted(log, items, item_column)
     report = _Report(engine)
     report.add("read", log.frame)
     notes: dict[str, Any] = {
@@ -107,7 +114,10 @@ def prepare(
     report.add(f"users with fewer than {settings.min_interactions} dropped", kept)
     interactions = report.steps[-1]["interactions"]
     if not interactions:
-        raise InputError(f"{log.name}: no user has {settings.min_interactions} interactions left; loosen the filters.")
+        raise InputError(
+            f"{log.name}: no user has {settings.min_interactions} interactions left; lower k_core (--k-core), or "
+            "keep items that lack a field (--missing keep)."
+        )
 
     progress.step("Writing histories")
     users = engine.collect(kept.select("user").unique()).sort("user")
@@ -180,8 +190,8 @@ def _refuse_unlisted(log: Table, items: Table, item_column: str) -> None:
     if rows["rows"].item():
         first = log.engine.collect(unlisted.sort(ROW).head(1))
         raise InputError(
-            f"{items.name}, column '{item_column}': {rows['items'].item():,} items of {log.name} have no row here, "
-            f"the first is {first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)} of {log.name}); "
+            f"{items.name}, column '{item_column}': there is no row here for {rows['items'].item():,} of the items of "
+            f"{log.name}, the first is {first['item'].item()!r} (in its {log.engine.point_at(first, log.row_word)}); "
             "add them, or treat them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
         )
 
@@ -211,7 +221,7 @@ def _catalogue(
     listed = engine.collect(items.frame.join(wanted, on="item", how="semi")).drop(ROW)
     if settings.unlisted_items == "missing":
         listed = engine.collect(wanted).join(listed, on="item", how="left")
-    fields = field_columns(listed, settings, items.name)
+    fields = field_columns(listed, settings, items)
     others = [name for name in _kept_columns(items, settings) if name not in (settings.fields or ())]
     if binary := [name for name in others if listed[name].dtype in (pl.Binary, pl.Object)]:
         raise InputError(f"{items.name}, column '{binary[0]}': bytes cannot be kept; leave the column out.")

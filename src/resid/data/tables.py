@@ -4,7 +4,9 @@ Whatever frame the user has, from here on it is a Narwhals lazy frame over Polar
 frame. Every check says in one sentence which table, column and rows are wrong, and what to do.
 """
 
+import csv
 import difflib
+import gzip
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,14 +49,19 @@ class Table:
         """Return the same table with other content."""
         return replace(self, frame=frame)
 
-    def refuse(self, column: str, offending: nw.Expr, problem: str, advice: str) -> None:
-        """Raise an `InputError` that names the column and the first rows for which `offending` holds, if any."""
+    def refuse(self, column: str, offending: nw.Expr, problem: str, advice: str, show: str | None = None) -> None:
+        """Raise an `InputError` that names the column and the first rows for which `offending` holds, if any.
+
+        `show` is a column of which the first offending value is shown.
+        """
         bad = self.frame.filter(offending)
         count = self.engine.collect(bad.select(nw.len().alias("count")))["count"].item()
         if count:
-            first = self.engine.point_at(self.engine.collect(bad.head(_SHOWN)), self.row_word)
+            rows = self.engine.collect(bad.head(_SHOWN))
+            first = self.engine.point_at(rows, self.row_word)
             where = first if count <= _SHOWN else f"{count:,} {self.row_word}s, first in {first}"
-            raise InputError(f"{self.name}, column '{column}': {problem} in {where}; {advice}.")
+            value = f" ({rows[show][0]!r})" if show else ""
+            raise InputError(f"{self.name}, column '{column}': {problem} in {where}{value}; {advice}.")
 
 
 def open_table(
@@ -151,11 +158,33 @@ def _open_path(
             return Table(as_frame(lazy), name, PolarsEngine())
         if suffix in _SEPARATORS:
             lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix], glob=False).lazy()
+            lazy = lazy.with_row_index(ROW, offset=1).filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
             return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it whole?") from error
+        reason = _csv_fault(path, _SEPARATORS[suffix]) if suffix in _SEPARATORS else None
+        reason = reason or f"the file cannot be read ({first_line(error)}); is it whole?"
+        raise InputError(f"{path}: {reason}") from error
     frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
     return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
+
+
+def _csv_fault(path: Path, separator: str) -> str | None:
+    """Look for what is wrong with a text file that could not be read."""
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            rows = csv.reader(lines, delimiter=separator)
+            header = next(rows, None)
+            if header is None:
+                return "the file is empty; give a header and rows."
+            for number, row in enumerate(rows, 1):
+                if len(row) > len(header):
+                    return f"row {number:,} has {len(row)} values where the header has {len(header)}; mend the row."
+    except UnicodeDecodeError:
+        return "this is not text in UTF-8; save it as UTF-8."
+    except (OSError, EOFError, csv.Error) as error:
+        return f"the file cannot be read ({error}); is it whole?"
+    return None
 
 
 def _parquet_files(folder: Path) -> list[Path]:
@@ -240,7 +269,9 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
     others = dict.fromkeys([*fields, *keep])
     table = _numbered(table, [nw.col(item_column).alias("item"), *(nw.col(name) for name in others)])
     table = _checked_ids(table, "item", item_column)
-    table.refuse(item_column, nw.len().over("item") > 1, "more than one row for an item", "keep one row per item")
+    table.refuse(
+        item_column, nw.len().over("item") > 1, "more than one row for an item", "keep one row per item", "item"
+    )
     return table
 
 
@@ -263,9 +294,12 @@ def _require_columns(table: Table, wanted: Iterable[str], what: str = "column") 
     for name in wanted:
         if name not in present:
             close = difflib.get_close_matches(name, present, n=1)
-            hint = f"did you mean '{close[0]}'? " if close else ""
             shown = ", ".join(column for column in present if column != ROW)
-            raise InputError(f"{table.name}: there is no {what} '{name}'; {hint}It has the columns {shown}.")
+            hint = f", did you mean '{close[0]}'" if close else ""
+            if ";" in shown and "," not in shown:
+                hint = ", which looks as if semicolons separate the values, not commas"
+            advice = "name other columns with columns (--columns)" if what == "column" else "choose from these"
+            raise InputError(f"{table.name}: there is no {what} '{name}', it has {shown}{hint}; {advice}.")
 
 
 def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
@@ -281,16 +315,16 @@ def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
 
 
 def _missing(column: str, type_: Any) -> nw.Expr:
-    """Tell which values of a column are null, NaN or empty text."""
+    """Tell which values of a column are null, empty text, or no finite number."""
     missing = nw.col(column).is_null()
     if type_ == nw.String:
         return missing | (nw.col(column) == "")
-    return missing | nw.col(column).is_nan() if type_.is_float() else missing
+    return missing | ~nw.col(column).is_finite() if type_.is_float() else missing
 
 
 def _checked_ids(table: Table, column: str, original: str) -> Table:
     type_ = table.frame.collect_schema()[column]
-    table.refuse(original, _missing(column, type_), "missing", "fill them in or remove these rows")
+    table.refuse(original, _missing(column, type_), "missing", "fill in the value or remove the row")
     if table.untyped:
         all_integers = nw.col(column).str.contains(_INTEGER).all().alias("all")
         if table.engine.collect(table.frame.select(all_integers))["all"].item():
@@ -319,7 +353,7 @@ def _cast(table: Table, column: str, type_: Any) -> Table:
 
 def _checked_timestamps(table: Table, original: str) -> Table:
     type_ = table.frame.collect_schema()["timestamp"]
-    table.refuse(original, _missing("timestamp", type_), "missing", "fill them in or remove these rows")
+    table.refuse(original, _missing("timestamp", type_), "missing", "fill in the value or remove the row")
     if type_.is_numeric() or type_ in (nw.Date, nw.Datetime):
         return table
     if type_ != nw.String:
@@ -340,8 +374,18 @@ def _checked_timestamps(table: Table, original: str) -> Table:
     no_dates, no_numbers = table.engine.collect(counts).row(0)
     advice = "write numbers, or dates like 2026-01-31 or 2026-01-31T08:15:00"
     blamed = no_date if no_dates <= no_numbers else no_number
-    dated.refuse(original, blamed, "neither a number nor a date", advice)
+    dated.refuse(original, blamed, "neither a number nor a date", advice, "text")
     return dated.with_frame(dated.frame.drop("text"))
+
+
+def typed(text: pl.Series) -> pl.Series:
+    """Return the numbers that a column of text writes, if all of it does."""
+    if text.dtype != pl.String or text.null_count() == len(text):
+        return text
+    for pattern, type_ in ((_INTEGER, pl.Int64), (_DECIMAL, pl.Float64)):
+        if text.str.contains(pattern).all():
+            return text.cast(type_)
+    return text
 
 
 def first_line(error: Exception) -> str:
