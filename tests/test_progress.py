@@ -12,7 +12,7 @@ def shown(terminal, seconds=0.0):
     progress = ConsoleProgress(Console(file=stream, force_terminal=terminal, width=100), seconds)
     progress.step("Checking [tables]")
     with progress.bar("Reading [log]", 200, done=50, unit="bytes") as advance:
-        advance(50)
+        advance(50, "loss 0.5")
         advance(100)
     return stream.getvalue()
 
@@ -27,7 +27,7 @@ def test_log_file():
     assert shown(terminal=False).splitlines() == [
         "Checking [tables] …",
         "Reading [log]: 200 bytes",
-        "Reading [log]: 50% of 200 bytes",
+        "Reading [log]: 50% of 200 bytes, loss 0.5",
         "Reading [log]: 100% of 200 bytes",
     ]
     assert "50%" not in shown(terminal=False, seconds=60)

@@ -4,6 +4,7 @@ Bad input ends with one sentence on standard error and exit code 2. Results go t
 standard error; `--json` prints results for programs.
 """
 
+import dataclasses
 import io
 import json
 import os
@@ -239,8 +240,74 @@ def info(data: Path, *, as_json: Annotated[bool, Parameter(name="--json", negati
 
 
 @app.command
+def encode(
+    data: Path,
+    *,
+    out: Path,
+    recipe: Literal["default", "paper"] = "default",
+    epochs: int | None = None,
+    seed: int = 0,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
+    """Train FAMAE on a Dataset and write its item embeddings; a second call continues an interrupted first.
+
+    Parameters
+    ----------
+    data
+        The Dataset's folder.
+    out
+        The run's folder: checkpoints, metrics of every epoch, the encoder and its embeddings.
+    recipe
+        The library's settings, or the paper's.
+    epochs
+        At most so many epochs; also the horizon of the learning rate.
+    seed
+        Decides everything random.
+    as_json
+        Print the result as JSON.
+    """
+    from resid.encode import FAMAE, FamaeSettings  # torch takes a second to import, which other commands need not wait
+
+    dataset = Dataset.load(data)
+    settings = FamaeSettings.paper(seed) if recipe == "paper" else FamaeSettings(seed=seed)
+    if epochs is not None:
+        settings = dataclasses.replace(settings, epochs=epochs)
+    encoder = FAMAE(settings).fit(dataset, out / "training", progress=ConsoleProgress(errors))
+    encoder.save(out, dataset)
+    encoder.embed(dataset).save(out / "embeddings")
+    found = {split: encoder.quality(dataset, split) for split in ("validation", "test")}
+    if as_json:
+        _print_json({"epochs": len(encoder.history_), **found})
+        return
+    output.print(_epochs_table(encoder.history_))
+    output.print(_quality_table(found))
+    output.print(
+        f"Wrote {escape(str(out))}: the encoder, and its embeddings in embeddings/", highlight=False, soft_wrap=True
+    )
+
+
+def _epochs_table(history: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="On validation", title_justify="left"
+    )
+    for record in history:
+        values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
+        table.add_row(str(record["epoch"]), f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
+    return table
+
+
+def _quality_table(found: dict[str, dict[str, Any]]) -> Table:
+    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the encoder", title_justify="left")
+    for split, values in found.items():
+        for metric, name in (("metric1", "all fields masked"), ("metric2", "item-ID masked")):
+            columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
+            table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
+    return table
+
+
+@app.command
 def demo(*, out: Path = Path("demo-shop")) -> None:
-    """Make a synthetic shop, prepare it and show what came of it; no download.
+    """Make a synthetic shop, prepare it and train an encoder on it; no download.
 
     Parameters
     ----------
@@ -269,6 +336,13 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         f"  [bold]{escape(titles[target])}[/bold]  ← the test target, which a model has to find",
         highlight=False,
     )
+    from resid.encode import FAMAE, FamaeSettings
+
+    errors.print("\nFAMAE learns item embeddings by predicting masked fields of the next item.", highlight=False)
+    settings = FamaeSettings(width=64, hidden=128, epochs=8, learning_rate=3e-3, patience=0)
+    encoder = FAMAE(settings).fit(data, progress=ConsoleProgress(errors))
+    output.print(_epochs_table(encoder.history_))
+    output.print(_quality_table({"test": encoder.quality(data, "test")}))
     output.print(
         f"\nWrote {escape(str(out))}. Try your own tables: resid prepare --help",
         highlight=False,

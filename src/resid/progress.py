@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from rich.console import Console
@@ -10,7 +10,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-Advance = Callable[[int], None]
+
+class Advance(Protocol):
+    """Moves a bar on."""
+
+    def __call__(self, amount: int, note: str = "") -> None:
+        """Move by `amount`; `note` is shown beside the bar, the last loss for example."""
 
 
 class Progress(Protocol):
@@ -37,7 +42,7 @@ class Silent:
     @contextlib.contextmanager
     def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
         """Yield a function that does nothing."""
-        yield lambda amount: None
+        yield lambda amount, note="": None
 
 
 class ConsoleProgress:
@@ -61,21 +66,22 @@ class ConsoleProgress:
                 BarColumn(),
                 count,
                 TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
             )
             with RichProgress(*columns, console=self.console) as live:
-                task = live.add_task(text, total=total, completed=done)
-                yield lambda amount: live.advance(task, amount)
+                task = live.add_task(text, total=total, completed=done, note="")
+                yield lambda amount, note="": live.update(task, advance=amount, note=note)
             return
         last_line = time.monotonic()
         position = done
 
-        def advance(amount: int) -> None:
+        def advance(amount: int, note: str = "") -> None:
             nonlocal last_line, position
             position += amount
             if time.monotonic() - last_line >= self.seconds_between_lines:
                 last_line = time.monotonic()
                 self.console.print(
-                    f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}",
+                    f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}{note and f', {note}'}",
                     highlight=False,
                     markup=False,
                 )

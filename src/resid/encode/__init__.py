@@ -1,0 +1,7 @@
+"""E-stage: item embeddings from histories and fields."""
+
+from resid.encode.embeddings import ItemEmbeddings
+from resid.encode.encoder import FAMAE, FamaeSettings
+from resid.encode.quality import quality
+
+__all__ = ["FAMAE", "FamaeSettings", "ItemEmbeddings", "quality"]

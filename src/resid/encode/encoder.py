@@ -1,0 +1,219 @@
+"""FAMAE as an encoder: fit it to a Dataset, take its item embeddings."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as f
+from lightning_fabric import Fabric
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from resid.data.batches import Batches
+from resid.data.dataset import Dataset
+from resid.encode.embeddings import ItemEmbeddings
+from resid.encode.famae import FamaeModel
+from resid.encode.quality import quality
+from resid.errors import InputError
+from resid.progress import Progress
+from resid.train import TrainSettings, train
+from resid.train.checkpoint import load_checkpoint, save_checkpoint
+
+ITEM = "item"  # what the item-ID is called among the fields
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FamaeSettings:
+    """Settings of FAMAE; the defaults are chosen for good results on small and large data, `paper()` is the paper's.
+
+    Parameters
+    ----------
+    width, layers, heads, hidden, dropout
+        Of the Transformer.
+    negatives
+        Candidates drawn for a vocabulary that is not scored whole.
+    full_softmax_up_to
+        The largest vocabulary that is scored whole.
+    batch_size
+        ``"auto"`` takes the power of two nearest to a hundredth of the training windows, between 256 and 2048, so that
+        an epoch has about a hundred steps.
+    epochs, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+        See `TrainSettings`.
+    """
+
+    width: Annotated[int, Field(ge=4)] = 128
+    layers: Annotated[int, Field(ge=1)] = 2
+    heads: Annotated[int, Field(ge=1)] = 4
+    hidden: Annotated[int, Field(ge=1)] = 512
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    negatives: Annotated[int, Field(ge=1)] = 128
+    full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    epochs: Annotated[int, Field(ge=1)] = 40
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-5
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    clip: Annotated[float, Field(ge=0)] = 0.0
+    patience: Annotated[int, Field(ge=0)] = 5
+    seed: int = 0
+
+    @classmethod
+    def paper(cls, seed: int = 0) -> Self:
+        """Return the settings of the paper: batches of 2048, 128 negatives, at most 500 epochs, patience 3."""
+        return cls(batch_size=2048, epochs=500, patience=3, full_softmax_up_to=4096, seed=seed)
+
+    def training(self, windows: int) -> TrainSettings:
+        """Return the part that concerns the loop, for so many training windows."""
+        batch_size = self.batch_size
+        if batch_size == "auto":
+            batch_size = int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, 2048))
+        return TrainSettings(
+            epochs=self.epochs,
+            batch_size=batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            warmup_steps=self.warmup_steps,
+            clip=self.clip,
+            patience=self.patience,
+            seed=self.seed,
+        )
+
+
+class FAMAE:
+    """Field-aware masked auto-encoding, the encoder of ReSID.
+
+    Parameters
+    ----------
+    settings
+        See `FamaeSettings`.
+    """
+
+    def __init__(self, settings: FamaeSettings | None = None) -> None:
+        self.settings = settings or FamaeSettings()
+
+    def fit(
+        self,
+        data: Dataset,
+        folder: str | Path | None = None,
+        *,
+        fabric: Fabric | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train on the training windows; stop early by the validation NDCG@10 of Metric 1.
+
+        Parameters
+        ----------
+        data
+            The Dataset.
+        folder
+            Where checkpoints and metrics go; a run that was interrupted there continues. None takes a temporary folder.
+        fabric
+            Devices and precision.
+        progress
+            Shows epochs and steps.
+        """
+        _refuse_empty_fields(data)
+        self.model_ = build_model(data, self.settings)
+        training = self.settings.training(len(data.train))
+        configuration = {"model": "famae", "famae": TypeAdapter(FamaeSettings).dump_python(self.settings, mode="json")}
+
+        def evaluate() -> dict[str, float]:
+            found = quality(self.model_, data, "validation")
+            return {
+                f"{metric}.{name}": value for metric in ("metric1", "metric2") for name, value in found[metric].items()
+            }
+
+        with tempfile.TemporaryDirectory() as temporary:
+            self.history_ = train(
+                self.model_,
+                Batches(data.train, training.batch_size, seed=training.seed),
+                training,
+                Path(folder or temporary),
+                evaluate=evaluate,
+                monitor="metric1.ndcg@10",
+                configuration=configuration,
+                fabric=fabric,
+                progress=progress,
+            )
+        return self
+
+    def embed(self, data: Dataset, *, normalize: bool = False) -> ItemEmbeddings:
+        """Return, for every item, its field embeddings side by side, the item-ID first.
+
+        Parameters
+        ----------
+        data
+            The Dataset that it was fitted to.
+        normalize
+            Give every field's part length 1.
+        """
+        self._require_fit(data)
+        names = (ITEM, *data.field_names)
+        with torch.no_grad():
+            parts = [table(self.model_.codes[:, field]) for field, table in enumerate(self.model_.tables)]
+            vectors = torch.cat([f.normalize(part, dim=1) if normalize else part for part in parts], dim=1)
+        width = self.settings.width
+        columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
+        return ItemEmbeddings(vectors.numpy(), columns, data.fingerprint)
+
+    def quality(self, data: Dataset, split: str = "test") -> dict[str, Any]:
+        """Measure the encoder on a split; see `resid.encode.quality`."""
+        self._require_fit(data)
+        return quality(self.model_, data, split)
+
+    def save(self, folder: str | Path, data: Dataset) -> None:
+        """Write weights and settings into a folder, in one file."""
+        self._require_fit(data)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = TypeAdapter(FamaeSettings).dump_python(self.settings, mode="json")
+        facts = {"settings": settings, "fingerprint": data.fingerprint}
+        save_checkpoint(folder / "famae.safetensors", dict(self.model_.state_dict()), facts)
+
+    @classmethod
+    def load(cls, folder: str | Path, data: Dataset) -> Self:
+        """Read what `save` wrote; the Dataset must be the one that it was fitted to."""
+        path = Path(folder) / "famae.safetensors"
+        tensors, facts = load_checkpoint(path)
+        if facts["fingerprint"] != data.fingerprint:
+            raise InputError(f"{path}: this encoder was fitted to another Dataset; fit it again.")
+        encoder = cls(TypeAdapter(FamaeSettings).validate_json(json.dumps(facts["settings"])))
+        encoder.model_ = build_model(data, encoder.settings)
+        encoder.model_.load_state_dict(tensors)
+        return encoder
+
+    def _require_fit(self, data: Dataset) -> None:
+        if not hasattr(self, "model_"):
+            raise InputError("the encoder is not fitted yet; call fit first.")
+        if len(self.model_.codes) != data.n_items:
+            raise InputError("the encoder was fitted to another Dataset; fit it again.")
+
+
+def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
+    """Build the network for a Dataset, its weights drawn by the seed."""
+    codes = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return FamaeModel(
+            codes,
+            (data.n_items, *data.field_sizes),
+            max_length=data.settings.max_length,
+            width=settings.width,
+            layers=settings.layers,
+            heads=settings.heads,
+            hidden=settings.hidden,
+            dropout=settings.dropout,
+            negatives=settings.negatives,
+            full_softmax_up_to=settings.full_softmax_up_to,
+        )
+
+
+def _refuse_empty_fields(data: Dataset) -> None:
+    for column, name in enumerate(data.field_names):
+        if not data.fields[:, column].any():
+            raise InputError(
+                f"the field '{name}' is missing for every item, so there is nothing to learn; leave it out."
+            )

@@ -1,0 +1,186 @@
+"""FAMAE, the E-stage of ReSID: learn field embeddings by predicting masked fields of the next item from the history.
+
+Section "Field-Aware Masked Auto-Encoding" of the paper. A token is the sum of an item's field embeddings and a position.
+The target stands last; a random part of its fields is replaced by mask vectors, and what the Transformer makes of it,
+h_T, is compared with the embeddings of every candidate value by scaled cosine. The item-ID is the first field.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as f
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from resid.data.batches import PADDING, Batch
+from resid.nn import EncoderLayer
+
+
+class FamaeModel(nn.Module):
+    """The network and its loss.
+
+    Parameters
+    ----------
+    codes
+        The field codes of every item, the item-ID first, shape (items, J).
+    sizes
+        The number of codes of each field, length J.
+    max_length
+        The longest window, target included.
+    width, layers, heads, hidden, dropout
+        Of the Transformer.
+    weights
+        The α_k of the loss, length J; all 1 by default.
+    negatives
+        Candidates drawn for a field whose vocabulary is not scored whole.
+    full_softmax_up_to
+        Vocabularies of at most this size are scored whole. Larger tables get sparse gradients, so that a step's cost
+        does not grow with them.
+    """
+
+    def __init__(
+        self,
+        codes: NDArray[np.integer],
+        sizes: Sequence[int],
+        *,
+        max_length: int = 32,
+        width: int = 128,
+        layers: int = 2,
+        heads: int = 4,
+        hidden: int = 512,
+        dropout: float = 0.1,
+        weights: Sequence[float] | None = None,
+        negatives: int = 128,
+        full_softmax_up_to: int = 4096,
+    ) -> None:
+        super().__init__()
+        self.sizes = tuple(int(size) for size in sizes)
+        self.negatives = negatives
+        self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.sizes)
+        self.tables = nn.ModuleList(nn.Embedding(size, width, sparse=size > full_softmax_up_to) for size in self.sizes)
+        self.masks = nn.Parameter(torch.empty(len(self.sizes), width))  # m_j
+        self.positions = nn.Parameter(torch.empty(max_length, width))
+        self.input_norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
+        self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
+        self.codes: Tensor
+        for parameter in (self.masks, self.positions, *(table.weight for table in self._tables())):
+            nn.init.normal_(parameter, std=0.02)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def _tables(self) -> list[nn.Embedding]:
+        return [table for table in self.tables if isinstance(table, nn.Embedding)]
+
+    @property
+    def n_fields(self) -> int:
+        """J, the item-ID included."""
+        return len(self.sizes)
+
+    def draw_masks(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw the masked fields: K ~ U{1..J}, then a random K-subset. Boolean, shape (count, J)."""
+        ranks = torch.rand(count, self.n_fields, generator=generator).argsort(dim=1).argsort(dim=1)
+        masked = torch.randint(1, self.n_fields + 1, (count, 1), generator=generator)
+        return ranks < masked
+
+    def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the loss of a batch, and its part for each field, "loss_0" being the item-ID's."""
+        targets = self.codes[torch.from_numpy(batch.targets)]  # (batch, J)
+        masked = self.draw_masks(len(targets), generator)
+        hidden = self.hidden(torch.from_numpy(batch.histories), targets, masked)
+        negatives = self.draw_negatives(targets, generator)
+        return self.loss(hidden, targets, masked, negatives)
+
+    def hidden(self, histories: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
+        """Return h_T, shape (batch, width).
+
+        Parameters
+        ----------
+        histories
+            Item indices, `PADDING` on the left, shape (batch, length).
+        targets
+            Field codes of the target, shape (batch, J); those that are masked are not looked at.
+        masked
+            Which fields are hidden, boolean, shape (batch, J).
+        """
+        tokens, attend = self.tokens(histories, targets, masked)
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens, attend)
+        last: Tensor = self.layers[-1](tokens, attend, last_only=True)  # only h_T is needed
+        return last[:, 0]
+
+    def attention(self, histories: Tensor, targets: Tensor, masked: Tensor) -> list[Tensor]:
+        """Return the target's attention weights in every layer, each of shape (batch, heads, length + 1)."""
+        tokens, attend = self.tokens(histories, targets, masked)
+        weights = []
+        for layer in self.layers:
+            weights.append(layer.attention_of_last(tokens, attend))  # type: ignore[operator]
+            tokens = layer(tokens, attend)
+        return weights
+
+    def tokens(self, histories: Tensor, targets: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input tokens, shape (batch, length + 1, width), and which of them are real."""
+        real = histories != PADDING
+        items, place = torch.unique(histories[real], return_inverse=True)
+        vectors = self.item_vectors(items)
+        target = self.masks.new_zeros(len(targets), self.masks.shape[1])
+        for field, table in enumerate(self._tables()):
+            hide = masked[:, field, None]
+            target = target + torch.where(hide, self.masks[field], table(targets[:, field].masked_fill(hide[:, 0], 0)))
+        tokens = vectors.new_zeros(*histories.shape, vectors.shape[1])
+        tokens[real] = vectors[place]
+        tokens = torch.cat([tokens, target[:, None]], dim=1)
+        tokens = self.dropout(self.input_norm(tokens + self.positions[-tokens.shape[1] :]))
+        return tokens, f.pad(real, (0, 1), value=True)
+
+    def item_vectors(self, items: Tensor) -> Tensor:
+        """Return the sum of all field embeddings of items, shape (items, width)."""
+        codes = self.codes[items]
+        parts = [table(codes[:, field]) for field, table in enumerate(self._tables())]
+        return torch.stack(parts).sum(dim=0)
+
+    def draw_negatives(self, targets: Tensor, generator: torch.Generator) -> list[Tensor | None]:
+        """Draw candidates, uniform over all values but the target's, for the fields that are not scored whole."""
+        drawn: list[Tensor | None] = []
+        for field, table in enumerate(self._tables()):
+            if not table.sparse:
+                drawn.append(None)
+                continue
+            others = torch.randint(self.sizes[field] - 1, (len(targets), self.negatives), generator=generator)
+            drawn.append(others + (others >= targets[:, field, None]))
+        return drawn
+
+    def loss(
+        self, hidden: Tensor, targets: Tensor, masked: Tensor, negatives: list[Tensor | None]
+    ) -> dict[str, Tensor]:
+        """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms.
+
+        Parameters
+        ----------
+        hidden
+            h_T, shape (batch, width).
+        targets, masked
+            Field codes and which are hidden, shape (batch, J).
+        negatives
+            For each field None, to score its whole vocabulary, or candidates of shape (batch, negatives).
+        """
+        scale = hidden.shape[1] ** 0.5
+        queries = f.normalize(hidden, dim=1) * scale  # so that a product with a unit vector is √d·cos
+        terms: dict[str, Tensor] = {}
+        for field, table in enumerate(self._tables()):
+            rows = masked[:, field].nonzero()[:, 0]
+            query, positive, drawn = queries[rows], targets[rows, field], negatives[field]
+            if drawn is None:
+                logits = query @ f.normalize(table.weight, dim=1).T
+                summed = f.cross_entropy(logits, positive, reduction="sum")
+            else:
+                candidates = table(torch.cat([positive[:, None], drawn[rows]], dim=1))  # (rows, 1 + negatives, width)
+                logits = torch.einsum("rd,rcd->rc", query, f.normalize(candidates, dim=2))
+                summed = -logits.log_softmax(dim=1)[:, 0].sum()
+            terms[f"loss_{field}"] = summed / len(hidden)
+        weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
+        return {"loss": torch.stack(weighted).sum(), **terms}

@@ -1,0 +1,74 @@
+"""The Transformer layer of the encoders and the sequential models: normalised after each part, as in SASRec."""
+
+import torch
+import torch.nn.functional as f
+from torch import Tensor, nn
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and a two-layer perceptron, the same function as `torch.nn.TransformerEncoderLayer`.
+
+    Parameters
+    ----------
+    width
+        Size of a token's vector.
+    heads
+        Number of attention heads.
+    hidden
+        Size of the perceptron's hidden layer.
+    dropout
+        On attention weights, on the hidden layer and on what both parts add.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)  # queries, keys, values
+        self.project_out = nn.Linear(width, width)
+        self.widen = nn.Linear(width, hidden)
+        self.narrow = nn.Linear(hidden, width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.perceptron_norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, attend: Tensor, *, last_only: bool = False) -> Tensor:
+        """Return new vectors for all tokens, or for the last one alone, which costs a fraction.
+
+        Parameters
+        ----------
+        tokens
+            Shape (batch, length, width).
+        attend
+            Which tokens may be looked at, boolean, shape (batch, length) for every query alike.
+        last_only
+            Compute only the last token.
+
+        Returns
+        -------
+        Tensor
+            Shape (batch, length, width), or (batch, 1, width).
+        """
+        asking = tokens[:, -1:] if last_only else tokens
+        query, key, value = self._heads(tokens, asking)
+        chance = self.dropout.p if self.training else 0.0
+        mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=attend[:, None, None, :], dropout_p=chance)
+        mixed = self.project_out(mixed.transpose(1, 2).flatten(2))  # (batch, queries, width)
+        middle = self.attention_norm(asking + self.dropout(mixed))
+        wide = self.dropout(f.relu(self.widen(middle)))
+        new: Tensor = self.perceptron_norm(middle + self.dropout(self.narrow(wide)))
+        return new
+
+    def attention_of_last(self, tokens: Tensor, attend: Tensor) -> Tensor:
+        """Return the attention weights of the last token, shape (batch, heads, length)."""
+        query, key, _ = self._heads(tokens, tokens[:, -1:])
+        scores = (query @ key.transpose(2, 3)).squeeze(2) / query.shape[-1] ** 0.5
+        return torch.softmax(scores.masked_fill(~attend[:, None, :], -torch.inf), dim=-1)
+
+    def _heads(self, tokens: Tensor, asking: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Project to queries, keys and values, each of shape (batch, heads, length, width / heads)."""
+        width = tokens.shape[-1]
+        weight, bias = self.project_in.weight, self.project_in.bias
+        query = f.linear(asking, weight[:width], bias[:width])
+        key, value = f.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        return query, key, value

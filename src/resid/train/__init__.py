@@ -1,0 +1,7 @@
+"""Training: one loop for every model, with early stopping, checkpoints and exact resume."""
+
+from resid.train.loop import TrainingError, train
+from resid.train.rowwise import RowwiseAdamW
+from resid.train.settings import TrainSettings
+
+__all__ = ["RowwiseAdamW", "TrainSettings", "TrainingError", "train"]

@@ -1,0 +1,76 @@
+"""Checkpoints: one safetensors file with tensors and a JSON header, replaced atomically; nothing is ever run."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from resid.errors import InputError, explain_full_disk
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and facts; when that fails, what was there before is still there.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tensors
+        By name; they are copied to contiguous memory.
+    facts
+        What JSON can hold.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    with explain_full_disk(path.parent):
+        try:
+            contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, partial, metadata={"facts": json.dumps(facts)})
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_checkpoint` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is not whole.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dictionary
+            return tensors, json.loads(file.metadata()["facts"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a whole checkpoint ({error}); remove it to start again.") from error
+
+
+def flat_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Return an optimizer's state as named tensors, and the settings of its groups as plain values."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"{prefix}.{index}.{name}": torch.as_tensor(value)
+        for index, values in state["state"].items()
+        for name, value in values.items()
+    }
+    return tensors, state["param_groups"]
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, prefix: str, tensors: dict[str, Tensor], groups: list[dict[str, Any]]
+) -> None:
+    """Undo `flat_optimizer`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(f"{prefix}."):
+            _, index, key = name.rsplit(".", 2)
+            state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,133 @@
+"""The encoder: it learns, its metrics are right, it comes back from disk, and it refuses what it cannot use."""
+
+import dataclasses
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from resid import Dataset, InputError
+from resid.data import synthetic_shop
+from resid.encode import FAMAE, FamaeSettings, ItemEmbeddings
+from resid.encode.encoder import build_model
+from resid.encode.quality import entropy, field_information, quality, ranking_metrics, target_ranks
+
+SMALL = FamaeSettings(width=32, hidden=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)
+
+
+@pytest.fixture(scope="module")
+def data():
+    shop = synthetic_shop(users=800, items=150, interactions=8_000, seed=2)
+    return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return FAMAE(SMALL).fit(data)
+
+
+class TestLearning:
+    def test_it_beats_popularity_by_far(self, data, fitted):
+        counts = np.bincount(data.train.targets, minlength=data.n_items)
+        popular = np.isin(data.test.targets, np.argsort(-counts)[:10]).mean()
+        found = fitted.quality(data, "test")
+        assert found["metric1"]["recall@10"] > 1.3 * popular
+        assert found["metric2"]["recall@10"] > found["metric1"]["recall@10"]
+
+    def test_metrics_rise_and_the_bound_stays_below_the_entropies(self, data, fitted):
+        assert fitted.history_[-1]["metric1.ndcg@10"] > fitted.history_[0]["metric1.ndcg@10"]
+        before = quality(build_model(data, SMALL), data, "validation")
+        after = fitted.quality(data, "validation")
+        assert after["bound"] > before["bound"]
+        values = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)[data.validation.targets]
+        limit = sum(entropy(values[:, field]) for field in range(5)) * 6 / 10
+        assert 0 < after["bound"] <= limit
+
+
+class TestQuality:
+    def test_ranks_equal_a_slow_reference(self, data, fitted):
+        model = fitted.model_.eval()
+        masked = torch.ones(5, dtype=torch.bool)
+        ranks = target_ranks(model, data.test, masked)
+        table = torch.nn.functional.normalize(model.tables[0].weight, dim=1)
+        for index in (0, 5, 17):
+            history, target = data.test.window(index)
+            hidden = model.hidden(torch.from_numpy(history.astype(np.int64))[None], model.codes[[target]], masked[None])
+            order = torch.argsort(-(table @ hidden[0]), stable=True)
+            assert int((order == target).nonzero()) == ranks[index]
+
+    def test_metrics_by_hand(self):
+        found = ranking_metrics(torch.tensor([0, 3, 9, 10]), (5, 10))
+        assert found["recall@5"] == 0.5
+        assert found["recall@10"] == 0.75
+        assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(5) + 1 / np.log2(11)) / 4)
+
+    def test_the_bound_is_exact_where_the_truth_is_known(self, log, items):
+        """A field that one other field gives away, and a model that has learned it: H(f) − L is nearly H(f)."""
+        twins = items.with_columns(first=pl.Series(list("ababab")), second=pl.Series(list("xyxyxy")))
+        data = Dataset.from_tables(pl.concat([log] * 3), twins, ["first", "second"], k_core=1)
+        settings = dataclasses.replace(SMALL, width=64, epochs=60, batch_size=32, dropout=0.0)
+        model = FAMAE(settings).fit(data).model_.eval()
+        with torch.no_grad():
+            model.draw_masks = lambda count, generator: torch.tensor([True, False, True]).expand(count, -1)
+            information = field_information(model, data.train)
+        truth = entropy(data.fields[data.train.targets, 1])
+        # The scaled cosine cannot tell with certainty: the best is a loss of log(1 + e^(-2·√d)) per other value.
+        assert information[2] == pytest.approx(truth, abs=0.02)
+
+
+class TestEmbeddings:
+    def test_the_parts_are_the_tables(self, data, fitted, tmp_path):
+        embeddings = fitted.embed(data)
+        assert embeddings.vectors.shape == (data.n_items, 5 * 32)
+        stores = fitted.model_.tables[1].weight.detach().numpy()
+        assert np.array_equal(embeddings.part("store"), stores[data.fields[:, 0]])
+        embeddings.save(tmp_path / "embeddings")
+        loaded = ItemEmbeddings.load(tmp_path / "embeddings")
+        assert np.array_equal(loaded.vectors, embeddings.vectors)
+        assert loaded.columns == embeddings.columns
+        assert loaded.fingerprint == data.fingerprint
+
+    def test_normalized_parts_have_length_one(self, data, fitted):
+        part = fitted.embed(data, normalize=True).part("cat2")
+        assert np.linalg.norm(part, axis=1) == pytest.approx(np.ones(data.n_items), abs=1e-5)
+
+    def test_no_embeddings(self, tmp_path):
+        with pytest.raises(InputError, match="no whole embeddings are here"):
+            ItemEmbeddings.load(tmp_path)
+
+
+class TestSaving:
+    def test_round_trip(self, data, fitted, tmp_path):
+        fitted.save(tmp_path, data)
+        loaded = FAMAE.load(tmp_path, data)
+        assert np.array_equal(loaded.embed(data).vectors, fitted.embed(data).vectors)
+        assert loaded.settings == fitted.settings
+
+    def test_another_dataset_is_refused(self, data, fitted, shop, tmp_path):
+        fitted.save(tmp_path, data)
+        other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+        with pytest.raises(InputError, match="fitted to another Dataset"):
+            FAMAE.load(tmp_path, other)
+        with pytest.raises(InputError, match="fitted to another Dataset"):
+            fitted.embed(other)
+
+    def test_not_fitted(self, data):
+        with pytest.raises(InputError, match="not fitted yet"):
+            FAMAE().embed(data)
+
+
+def test_a_field_that_is_always_missing_is_refused(log, items):
+    data = Dataset.from_tables(
+        log, items.with_columns(empty=pl.lit(None, pl.String)), ["store", "empty"], missing="keep"
+    )
+    with pytest.raises(InputError, match="the field 'empty' is missing for every item"):
+        FAMAE(SMALL).fit(data)
+
+
+def test_batch_size_follows_the_data():
+    sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 2048, 6_000_000: 2048}
+    assert {n: FamaeSettings().training(n).batch_size for n in sizes} == sizes
+    paper = FamaeSettings.paper()
+    assert (paper.training(10).batch_size, paper.negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)

@@ -1,0 +1,37 @@
+"""The layer against PyTorch's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from resid.nn import EncoderLayer
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    ours, theirs = EncoderLayer(16, 4, 32, 0.0), nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)
+    names = {"project_in.": "self_attn.in_proj_", "project_out": "self_attn.out_proj", "widen": "linear1",
+             "narrow": "linear2", "attention_norm": "norm1", "perceptron_norm": "norm2"}  # fmt: skip
+    state = ours.state_dict()
+    for old, new in names.items():
+        state = {name.replace(old, new) if name.startswith(old) else name: value for name, value in state.items()}
+    theirs.load_state_dict(state)
+    return ours, theirs
+
+
+def test_same_output(pair):
+    ours, theirs = pair
+    tokens, attend = torch.randn(5, 7, 16), torch.rand(5, 7) < 0.6
+    attend[:, -1] = True
+    expected = theirs(tokens, src_key_padding_mask=~attend)
+    torch.testing.assert_close(ours(tokens, attend), expected)
+    torch.testing.assert_close(ours(tokens, attend, last_only=True), expected[:, -1:])
+
+
+def test_attention_weights(pair):
+    ours, theirs = pair
+    tokens, attend = torch.randn(5, 7, 16), torch.ones(5, 7, dtype=torch.bool)
+    attend[:, :2] = False
+    _, expected = theirs.self_attn(tokens, tokens, tokens, ~attend, average_attn_weights=False)
+    torch.testing.assert_close(ours.attention_of_last(tokens, attend), expected[:, :, -1])
