@@ -153,7 +153,7 @@ class FAMAE:
         self._require_fit(data)
         names = (ITEM, *data.field_names)
         with torch.no_grad():
-            parts = [table(self.model_.codes[:, field]) for field, table in enumerate(self.model_.tables)]
+            parts = [table(self.model_.codes[:, field]) for field, table in enumerate(self.model_.embeddings())]
             vectors = torch.cat([f.normalize(part, dim=1) if normalize else part for part in parts], dim=1)
         width = self.settings.width
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}

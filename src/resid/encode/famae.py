@@ -66,14 +66,15 @@ class FamaeModel(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
         self.codes: Tensor
-        for parameter in (self.masks, self.positions, *(table.weight for table in self._tables())):
+        for parameter in (self.masks, self.positions, *(table.weight for table in self.embeddings())):
             nn.init.normal_(parameter, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
 
-    def _tables(self) -> list[nn.Embedding]:
+    def embeddings(self) -> list[nn.Embedding]:
+        """Return the tables of the fields, the item-ID first, each of shape (values, width)."""
         return [table for table in self.tables if isinstance(table, nn.Embedding)]
 
     @property
@@ -128,7 +129,7 @@ class FamaeModel(nn.Module):
         items, place = torch.unique(histories[real], return_inverse=True)
         vectors = self.item_vectors(items)
         target = self.masks.new_zeros(len(targets), self.masks.shape[1])
-        for field, table in enumerate(self._tables()):
+        for field, table in enumerate(self.embeddings()):
             hide = masked[:, field, None]
             target = target + torch.where(hide, self.masks[field], table(targets[:, field].masked_fill(hide[:, 0], 0)))
         tokens = vectors.new_zeros(*histories.shape, vectors.shape[1])
@@ -140,13 +141,13 @@ class FamaeModel(nn.Module):
     def item_vectors(self, items: Tensor) -> Tensor:
         """Return the sum of all field embeddings of items, shape (items, width)."""
         codes = self.codes[items]
-        parts = [table(codes[:, field]) for field, table in enumerate(self._tables())]
+        parts = [table(codes[:, field]) for field, table in enumerate(self.embeddings())]
         return torch.stack(parts).sum(dim=0)
 
     def draw_negatives(self, targets: Tensor, generator: torch.Generator) -> list[Tensor | None]:
         """Draw candidates, uniform over all values but the target's, for the fields that are not scored whole."""
         drawn: list[Tensor | None] = []
-        for field, table in enumerate(self._tables()):
+        for field, table in enumerate(self.embeddings()):
             if not table.sparse:
                 drawn.append(None)
                 continue
@@ -171,7 +172,7 @@ class FamaeModel(nn.Module):
         scale = hidden.shape[1] ** 0.5
         queries = f.normalize(hidden, dim=1) * scale  # so that a product with a unit vector is √d·cos
         terms: dict[str, Tensor] = {}
-        for field, table in enumerate(self._tables()):
+        for field, table in enumerate(self.embeddings()):
             rows = masked[:, field].nonzero()[:, 0]
             query, positive, drawn = queries[rows], targets[rows, field], negatives[field]
             if drawn is None:

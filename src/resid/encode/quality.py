@@ -57,7 +57,7 @@ def quality(
         "metric2": ranking_metrics(target_ranks(model, windows, only_item), cutoffs),
         "bound": float(np.dot(weights, information)),
         "bound_fields": dict(zip(names, map(float, information), strict=True)),
-        "norms": {name: float(t.weight.norm(dim=1).mean()) for name, t in zip(names, model.tables, strict=True)},
+        "norms": {name: float(t.weight.norm(dim=1).mean()) for name, t in zip(names, model.embeddings(), strict=True)},
     }
     model.train(was_training)
     return found
@@ -65,7 +65,7 @@ def quality(
 
 def target_ranks(model: FamaeModel, windows: Split, masked: Tensor) -> Tensor:
     """Return the rank of every window's target, from 0, when the fields `masked` are hidden; shape (windows,)."""
-    candidates = f.normalize(model.tables[0].weight, dim=1)
+    candidates = f.normalize(model.embeddings()[0].weight, dim=1)
     ranks = torch.empty(len(windows), dtype=torch.int64)
     for batch in Batches(windows, _ROWS, shuffle=False):
         targets = model.codes[torch.from_numpy(batch.targets)]

@@ -70,5 +70,5 @@ class EncoderLayer(nn.Module):
         weight, bias = self.project_in.weight, self.project_in.bias
         query = f.linear(asking, weight[:width], bias[:width])
         key, value = f.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=-1)
-        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (query, key, value))
+        query, key, value = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in (query, key, value))
         return query, key, value

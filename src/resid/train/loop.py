@@ -129,10 +129,10 @@ class _Run:
         self.configuration = {"settings": asdict(settings), "data": batches.split.fingerprint, **configuration}
         self.state = _State()
         sparse = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
-        options = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+        options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
         rows = [parameter for parameter in model.parameters() if id(parameter) in sparse]
         dense = [parameter for parameter in model.parameters() if id(parameter) not in sparse]
-        optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, **options)] if dense else []  # type: ignore[arg-type]
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, **options)] if dense else []
         optimizers += [RowwiseAdamW(rows, **options)] if rows else []
         self.wrapped, *self.optimizers = fabric.setup(model, *optimizers)
 
@@ -309,8 +309,8 @@ def _stop_signals() -> Iterator[list[int]]:
         received.append(number)
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, note)
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            previous[caught] = signal.signal(caught, note)
     except ValueError:  # not in the main thread, where signals cannot be caught
         pass
     try:
