@@ -4,8 +4,8 @@
     python benchmarks/prepare.py --millions 1       # one size
 
 Each side runs in a process of its own, so that its peak memory is its own; its clock starts after its imports. Prints
-a table and writes benchmarks/prepare.json; the two sides must agree on every history. Seconds are the median of three
-runs, except for pandas at ten million, which runs once.
+a table and writes benchmarks/prepare.json; the two sides must agree on every history. Seconds are the median of five
+runs, for pandas of five, three and one.
 """
 
 import argparse
@@ -116,9 +116,9 @@ def compare(millions: int, folder: Path) -> dict[str, float]:
     raw = folder / f"raw-{millions}"
     make_shop(millions, raw)
     os.sync()  # or the first side would wait for the disk
-    ours = measured("resid", raw, folder / f"resid-{millions}", times=3)
-    load = measured("load", raw, folder / f"resid-{millions}", times=3)
-    theirs = measured("pandas", raw, folder / f"pandas-{millions}", times=1 if millions > 3 else 3)
+    ours = measured("resid", raw, folder / f"resid-{millions}", times=5)
+    load = measured("load", raw, folder / f"resid-{millions}", times=5)
+    theirs = measured("pandas", raw, folder / f"pandas-{millions}", times={1: 5, 3: 3}.get(millions, 1))
     for name in ("sequence", "offsets", "fields"):
         pair = [np.load(folder / f"{side}-{millions}" / f"{name}.npy") for side in ("resid", "pandas")]
         assert np.array_equal(*pair), f"{name} differs"

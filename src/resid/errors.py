@@ -22,3 +22,10 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: the disk is full; free some space or choose another folder, and run it again."
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of another library says, cut to a line."""
+    java = getattr(error, "java_exception", None)  # what Spark has to say is in there
+    text = str(java.getMessage() if java else error)
+    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")

@@ -16,8 +16,9 @@ from resid.data.dataset import Dataset
 from resid.data.engines import as_frame
 from resid.data.jsonl import read_jsonl
 from resid.data.prepare import prepare
+from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
-from resid.data.tables import Table, open_table
+from resid.data.tables import Table
 from resid.errors import InputError
 from resid.progress import Progress, Silent
 

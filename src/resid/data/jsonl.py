@@ -69,8 +69,8 @@ def read_jsonl(
     schema, names = (columns, None) if isinstance(columns, Mapping) else (None, columns)
     frames: list[pl.DataFrame] = []
     first_line, skipped = 1, 0
-    # One thread decompresses while others parse; both release the interpreter's lock. A short queue bounds memory.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    # This thread decompresses while others parse; both release the interpreter's lock. A short queue bounds memory.
+    with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         waiting: deque[tuple[bytes, Future[tuple[pl.DataFrame | None, int]]]] = deque()
 
         def take() -> None:

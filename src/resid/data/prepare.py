@@ -15,9 +15,10 @@ import polars as pl
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
+from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
 from resid.data.splits import unseen_targets
-from resid.data.tables import Table, checked_interactions, checked_items, open_table, same_item_type
+from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
 from resid.errors import InputError
 from resid.progress import Progress, Silent
 
@@ -51,9 +52,9 @@ def prepare_tables(
         "progress": progress,
     }
     log = open_table(interactions, "interactions", list(names.values()), **options)
-    wanted = (
-        None if settings.fields is None else [names["item"], "item", *settings.fields, *(settings.keep or ("title",))]
-    )
+    wanted = None
+    if settings.fields is not None:
+        wanted = [names["item"], "item", *settings.fields, *(("title",) if settings.keep is None else settings.keep)]
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress)
 

@@ -1,34 +1,24 @@
-"""Tables in: a path or a frame becomes a checked table with the columns that preparation needs.
+"""Tables: what is checked before it is prepared, and how it is refused.
 
-Whatever frame the user has, from here on it is a Narwhals lazy frame over Polars, or over Spark if it was a Spark
-frame. Every check says in one sentence which table, column and rows are wrong, and what to do.
+Every check says in one sentence which table, column and rows are wrong, and what to do. It is written once, in Narwhals,
+for Polars and Spark alike.
 """
 
-import csv
 import difflib
-import gzip
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import polars as pl
 
-from resid.data.engines import ROW, Engine, Frame, PolarsEngine, SparkEngine, as_frame
-from resid.data.jsonl import read_jsonl
-from resid.errors import InputError
-from resid.progress import Progress, Silent
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame as SparkFrame
+from resid.data.engines import ROW, Engine, Frame
+from resid.errors import InputError, first_line
 
 _SHOWN = 3  # how many offending rows a message names
 # Text that is surely an integer of 64 bits and comes back as it was written.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-FORMATS = ".parquet, .csv, .tsv, .jsonl (the last three also with .gz)"
 
 
 @dataclass(frozen=True)
@@ -62,185 +52,6 @@ class Table:
             where = first if count <= _SHOWN else f"{count:,} {self.row_word}s, first in {first}"
             value = f" ({rows[show][0]!r})" if show else ""
             raise InputError(f"{self.name}, column '{column}': {problem} in {where}{value}; {advice}.")
-
-
-def open_table(
-    source: Any,
-    role: str,
-    columns: list[str] | Mapping[str, Any] | None,
-    *,
-    engine: str | None = None,
-    scratch: Path | None = None,
-    skip_bad_lines: bool = False,
-    progress: Progress | None = None,
-) -> Table:
-    """Open a path or a frame as a table.
-
-    Parameters
-    ----------
-    source
-        A path (Parquet file or folder, CSV, TSV or JSON lines), or a pandas, Polars, PyArrow, DuckDB or Spark frame.
-    role
-        What messages call a frame that has no path: ``"interactions"`` or ``"items"``.
-    columns
-        Columns that will be used, with their types where these are known; others are not read where the format
-        allows. None keeps all.
-    engine
-        ``"polars"`` or ``"spark"`` for paths; None is Polars. A frame brings its own engine.
-    scratch
-        See `SparkEngine`.
-    skip_bad_lines
-        See `read_jsonl`.
-    progress
-        Is told of the bytes read.
-    """
-    if isinstance(source, str | Path):
-        path = Path(source)
-        return _open_path(path, columns, engine, scratch, skip_bad_lines, progress or Silent())
-    return _open_frame(source, role, scratch)
-
-
-def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
-    name = f"the {role} table"
-    try:
-        frame = nw.from_native(source, pass_through=False)
-    except TypeError as error:
-        raise InputError(
-            f"{name}: a {type(source).__name__} is not a table; give a path ({FORMATS}) or a pandas, Polars, PyArrow, "
-            "DuckDB or Spark frame."
-        ) from error
-    except Exception as error:  # each library has error classes of its own
-        raise InputError(f"{name}: the frame cannot be used ({first_line(error)}); mend it.") from error
-    if frame.implementation.is_spark_like():
-        return Table(frame.lazy(), name, SparkEngine(frame.to_native().sparkSession, scratch))
-    try:
-        eager = frame.collect(backend="polars") if isinstance(frame, nw.LazyFrame) else frame
-        native = eager.to_polars()
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'"
-        ) from error
-    except Exception as error:  # Arrow and DuckDB have error classes of their own, and may be absent
-        raise InputError(
-            f"{name}: the frame cannot be converted ({first_line(error)}); give each column one type."
-        ) from error
-    return Table(as_frame(native.lazy()), name, PolarsEngine())
-
-
-def _open_path(
-    path: Path,
-    columns: list[str] | Mapping[str, Any] | None,
-    engine: str | None,
-    scratch: Path | None,
-    skip_bad_lines: bool,
-    progress: Progress,
-) -> Table:
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file; check the path.")
-    name = str(path)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
-    if path.is_dir():
-        suffix = ".parquet"
-        if not _parquet_files(path):
-            raise InputError(f"{path}: the folder has no .parquet files; give a file, or a folder of Parquet files.")
-    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
-        ".parquet",
-        ".gz",
-    ]:
-        raise InputError(f"{path}: the format is not known from the name; use {FORMATS}.")
-    if engine == "spark":
-        return _open_with_spark(path, suffix, scratch, skip_bad_lines)
-    try:
-        if suffix == ".parquet":
-            lazy = pl.scan_parquet(_parquet_files(path) if path.is_dir() else path, glob=False)
-            lazy.collect_schema()
-            return Table(as_frame(lazy), name, PolarsEngine())
-        if suffix in _SEPARATORS:
-            lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix], glob=False).lazy()
-            lazy = lazy.with_row_index(ROW, offset=1).filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
-            return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = _csv_fault(path, _SEPARATORS[suffix]) if suffix in _SEPARATORS else None
-        reason = reason or f"the file cannot be read ({first_line(error)}); is it whole?"
-        raise InputError(f"{path}: {reason}") from error
-    frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
-    return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
-
-
-def _csv_fault(path: Path, separator: str) -> str | None:
-    """Look for what is wrong with a text file that could not be read."""
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            rows = csv.reader(lines, delimiter=separator)
-            header = next(rows, None)
-            if header is None:
-                return "the file is empty; give a header and rows."
-            for number, row in enumerate(rows, 1):
-                if len(row) > len(header):
-                    return f"row {number:,} has {len(row)} values where the header has {len(header)}; mend the row."
-    except UnicodeDecodeError:
-        return "this is not text in UTF-8; save it as UTF-8."
-    except (OSError, EOFError, csv.Error) as error:
-        return f"the file cannot be read ({error}); is it whole?"
-    return None
-
-
-def _parquet_files(folder: Path) -> list[Path]:
-    """Return the files that Spark, too, would read, in the order of their names."""
-    files = [file for file in folder.rglob("*.parquet") if not file.name.startswith(("_", "."))]
-    return sorted(files, key=str)
-
-
-def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lines: bool) -> Table:
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        raise InputError("the engine 'spark' needs pyspark; install it with: pip install 'resid[spark]'") from error
-    uri, skipped = path.resolve().as_uri(), 0
-    try:
-        session = SparkSession.builder.appName("resid").getOrCreate()
-    except Exception as error:  # without Java, what is raised depends on how Java is absent
-        raise InputError(f"Spark cannot be started ({first_line(error)}); is there a Java runtime?") from error
-    try:
-        if suffix == ".parquet":
-            native = session.read.parquet(uri, recursiveFileLookup=path.is_dir())
-        elif suffix in _SEPARATORS:
-            separator = _SEPARATORS[suffix]
-            native = session.read.csv(uri, header=True, sep=separator, escape='"', multiLine=True, mode="FAILFAST")
-        else:
-            native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
-    except (PySparkException, Py4JError) as error:
-        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it whole?") from error
-    return Table(
-        as_frame(native),
-        str(path),
-        SparkEngine(session, scratch),
-        untyped=suffix in _SEPARATORS,
-        skipped_lines=skipped,
-    )
-
-
-def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple["SparkFrame", int]:
-    """Refuse, or count and leave out, the lines that Spark could not parse; it keeps them in a column apart."""
-    bad = "_corrupt_record"
-    if bad not in native.columns:
-        return native, 0
-    from pyspark.sql import functions as f
-
-    offending = native.filter(native[bad].isNotNull())
-    if not skip_bad_lines:
-        line = offending.take(1)[0][bad]
-        raise InputError(
-            f"{path}: not every line is a JSON object (the first that is not: {line[:60]!r}); "
-            "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
-        )
-    # Spark refuses queries of the bad lines alone, so all columns are counted.
-    counts = native.select(*(f.count(native[column]).alias(column) for column in native.columns)).collect()[0]
-    return native.filter(native[bad].isNull()).drop(bad), int(counts[bad])
 
 
 def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
@@ -386,10 +197,3 @@ def typed(text: pl.Series) -> pl.Series:
         if text.str.contains(pattern).all():
             return text.cast(type_)
     return text
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error of another library says, cut to a line."""
-    java = getattr(error, "java_exception", None)  # what Spark has to say is in there
-    text = str(java.getMessage() if java else error)
-    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")
