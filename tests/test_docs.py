@@ -46,6 +46,8 @@ def test_shell(workplace):
                 if line.startswith("resid ")]  # fmt: skip
     assert len(commands) > 8
     for command in commands:
+        if command[1] == "demo":  # test_cli runs it
+            continue
         if command[1] == "download":  # the files are there already, so nothing is fetched
             command = [part for part in command if part != "--five-core"]
         answer = subprocess.run(

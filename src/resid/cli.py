@@ -438,6 +438,7 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         app(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
     except BrokenPipeError:  # whoever read the output has left, so there is nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
