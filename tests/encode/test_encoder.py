@@ -45,6 +45,12 @@ class TestLearning:
         assert 0 < after["bound"] <= limit
 
 
+def test_two_runs_are_the_same_bit_for_bit(data):
+    settings = dataclasses.replace(SMALL, width=64, epochs=1)
+    first, second = (FAMAE(settings).fit(data).embed(data).vectors for _ in range(2))
+    assert np.array_equal(first, second)
+
+
 class TestQuality:
     def test_ranks_equal_a_slow_reference(self, data, fitted):
         model = fitted.model_.eval()

@@ -104,7 +104,7 @@ def train(
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
     run = _Run(model, batches, settings, Path(folder), configuration or {}, fabric)
     run.resume()
-    with _stop_signals() as stopped:
+    with _stop_signals() as stopped, _deterministic(fabric.device.type == "cpu"):
         while not run.state.finished:
             run.epoch(progress or Silent(), stopped)
             run.end_epoch(evaluate() if evaluate else {}, monitor)
@@ -295,6 +295,17 @@ def _mix(*numbers: int) -> int:
     for number in numbers:
         seed = (seed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % 2**63
     return seed
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    """Let several threads add up in an order that is always the same, while the block runs."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(before or wanted)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager
