@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, Batch
-from resid.nn import EncoderLayer
+from resid.nn import Dropout, EncoderLayer
 
 
 class FamaeModel(nn.Module):
@@ -62,7 +62,7 @@ class FamaeModel(nn.Module):
         self.masks = nn.Parameter(torch.empty(len(self.sizes), width))  # m_j
         self.positions = nn.Parameter(torch.empty(max_length, width))
         self.input_norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
         self.codes: Tensor

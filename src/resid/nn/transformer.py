@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
 
+from resid.nn.dropout import Dropout
+
 
 class EncoderLayer(nn.Module):
     """Self-attention and a two-layer perceptron, the same function as `torch.nn.TransformerEncoderLayer`.
@@ -29,7 +31,7 @@ class EncoderLayer(nn.Module):
         self.narrow = nn.Linear(hidden, width)
         self.attention_norm = nn.LayerNorm(width)
         self.perceptron_norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, attend: Tensor, *, last_only: bool = False) -> Tensor:
         """Return new vectors for all tokens, or for the last one alone, which costs a fraction.
@@ -50,7 +52,7 @@ class EncoderLayer(nn.Module):
         """
         asking = tokens[:, -1:] if last_only else tokens
         query, key, value = self._heads(tokens, asking)
-        chance = self.dropout.p if self.training else 0.0
+        chance = self.dropout.chance if self.training else 0.0
         mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=attend[:, None, None, :], dropout_p=chance)
         mixed = self.project_out(mixed.transpose(1, 2).flatten(2))  # (batch, queries, width)
         middle = self.attention_norm(asking + self.dropout(mixed))

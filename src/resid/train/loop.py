@@ -132,7 +132,7 @@ class _Run:
         options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
         rows = [parameter for parameter in model.parameters() if id(parameter) in sparse]
         dense = [parameter for parameter in model.parameters() if id(parameter) not in sparse]
-        optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, **options)] if dense else []
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, fused=True, **options)] if dense else []
         optimizers += [RowwiseAdamW(rows, **options)] if rows else []
         self.wrapped, *self.optimizers = fabric.setup(model, *optimizers)
 
@@ -300,12 +300,14 @@ def _mix(*numbers: int) -> int:
 @contextmanager
 def _deterministic(wanted: bool) -> Iterator[None]:
     """Let several threads add up in an order that is always the same, while the block runs."""
-    before = torch.are_deterministic_algorithms_enabled()
+    before, fill = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(before or wanted)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads memory that it did not write
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
 
 
 @contextmanager
