@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -60,3 +62,20 @@ def items() -> pl.DataFrame:
             "title": [f"Item {index}" for index in range(6)],
         }
     )
+
+
+@pytest.fixture
+def on_a_small_disk(tmp_path):
+    """Run a script beside a real file system of so many bytes, `small/`, in a mount namespace of its own."""
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        cannot_run("needs the right to mount a small file system")
+
+    def run(script: str, size: str) -> str:
+        (tmp_path / "small").mkdir()
+        mount = f"cd {tmp_path} && mount -t tmpfs -o size={size} tmpfs small && exec {sys.executable} -"
+        answer = subprocess.run([*unshare, "sh", "-c", mount], input=script, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    return run

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from resid import Dataset, InputError
-from tests.conftest import cannot_run
 
 
 @pytest.fixture
@@ -207,24 +205,15 @@ class TestNothingHalfWritten:
         Dataset.from_tables(log).save(tmp_path / "data")
         assert os.listdir(tmp_path) == ["data"]
 
-    def test_full_disk(self, data, tmp_path):
-        """On a real file system of 8 kB, in a mount namespace of its own."""
-        unshare = ["unshare", "--map-root-user", "--mount", "true"]
-        if shutil.which("unshare") is None or subprocess.run(unshare, capture_output=True).returncode:
-            cannot_run("needs the right to mount a small file system")
+    def test_full_disk(self, data, tmp_path, on_a_small_disk):
         data.save(tmp_path / "whole")
-        (tmp_path / "small").mkdir()
-        script = f"""
+        script = """
 import os, resid
-data = resid.Dataset.load({str(tmp_path / "whole")!r})
 try:
-    data.save({str(tmp_path / "small" / "data")!r})
+    resid.Dataset.load("whole").save("small/data")
 except resid.InputError as error:
-    print(error, os.listdir({str(tmp_path / "small")!r}))
+    print(error, os.listdir("small"))
 """
-        mount = f"mount -t tmpfs -o size=8k tmpfs {tmp_path / 'small'} && exec {sys.executable} -"
-        answer = subprocess.run(
-            ["unshare", "--map-root-user", "--mount", "sh", "-c", mount], input=script, capture_output=True, text=True
-        )
-        assert "small/data: the disk is full; free some space" in answer.stdout, answer.stderr
-        assert answer.stdout.strip().endswith("[]")
+        answer = on_a_small_disk(script, "8k")
+        assert "small/data: the disk is full; free some space" in answer
+        assert answer.strip().endswith("[]")

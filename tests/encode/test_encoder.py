@@ -12,6 +12,7 @@ from resid.data import synthetic_shop
 from resid.encode import FAMAE, FamaeSettings, ItemEmbeddings
 from resid.encode.encoder import build_model
 from resid.encode.quality import entropy, field_information, quality, ranking_metrics, target_ranks
+from tests.encode.contract import EncoderContract
 
 SMALL = FamaeSettings(width=32, hidden=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)
 
@@ -27,6 +28,11 @@ def fitted(data):
     return FAMAE(SMALL).fit(data)
 
 
+class TestContract(EncoderContract):
+    def make(self):
+        return FAMAE(dataclasses.replace(SMALL, epochs=2))
+
+
 class TestLearning:
     def test_it_beats_popularity_by_far(self, data, fitted):
         counts = np.bincount(data.train.targets, minlength=data.n_items)
@@ -36,8 +42,12 @@ class TestLearning:
         assert found["metric2"]["recall@10"] > found["metric1"]["recall@10"]
 
     def test_metrics_rise_and_the_bound_stays_below_the_entropies(self, data, fitted):
-        assert fitted.history_[-1]["metric1.ndcg@10"] > fitted.history_[0]["metric1.ndcg@10"]
-        before = quality(build_model(data, SMALL), data, "validation")
+        first, last = fitted.history_[0], fitted.history_[-1]
+        assert last["metric1.ndcg@10"] > first["metric1.ndcg@10"]
+        assert last["bound"] > first["bound"]
+        assert last["bound"] == pytest.approx(0.6 * sum(v for k, v in last.items() if k.startswith("bound_fields.")))
+        assert last["norms.store"] > 0
+        before = quality(build_model(data, SMALL), data.validation)
         after = fitted.quality(data, "validation")
         assert after["bound"] > before["bound"]
         values = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)[data.validation.targets]
@@ -55,13 +65,30 @@ class TestQuality:
     def test_ranks_equal_a_slow_reference(self, data, fitted):
         model = fitted.model_.eval()
         masked = torch.ones(5, dtype=torch.bool)
-        ranks = target_ranks(model, data.test, masked)
         table = torch.nn.functional.normalize(model.tables[0].weight, dim=1)
+        (ranks,) = target_ranks(model, data.test, masked, (table,))
         for index in (0, 5, 17):
             history, target = data.test.window(index)
             hidden = model.hidden(torch.from_numpy(history.astype(np.int64))[None], model.codes[[target]], masked[None])
             order = torch.argsort(-(table @ hidden[0]), stable=True)
             assert int((order == target).nonzero()) == ranks[index]
+
+    def test_all_fields_together(self, data, fitted):
+        """The second figure of Metric 1 ranks by the sum of the cosines with every field's embedding."""
+        model = fitted.model_.eval()
+        masked = torch.ones(5, dtype=torch.bool)
+        ranks = []
+        for index in range(40):
+            history, target = data.test.window(index)
+            hidden = model.hidden(torch.from_numpy(history.astype(np.int64))[None], model.codes[[target]], masked[None])
+            scores = sum(
+                torch.nn.functional.cosine_similarity(hidden, table.weight)[model.codes[:, field]]
+                for field, table in enumerate(model.tables)
+            )
+            ranks.append(int((scores > scores[target]).sum()))
+        few = dataclasses.replace(data.test, begin=data.test.begin[:40], end=data.test.end[:40], users=np.arange(40))
+        found = quality(model, few)["metric1_all_fields"]
+        assert found["recall@10"] == pytest.approx(np.mean(np.array(ranks) < 10))
 
     def test_metrics_by_hand(self):
         found = ranking_metrics(torch.tensor([0, 3, 9, 10]), (5, 10))
@@ -119,10 +146,6 @@ class TestSaving:
         with pytest.raises(InputError, match="fitted to another Dataset"):
             fitted.embed(other)
 
-    def test_not_fitted(self, data):
-        with pytest.raises(InputError, match="not fitted yet"):
-            FAMAE().embed(data)
-
 
 def test_a_field_that_is_always_missing_is_refused(log, items):
     data = Dataset.from_tables(
@@ -132,8 +155,16 @@ def test_a_field_that_is_always_missing_is_refused(log, items):
         FAMAE(SMALL).fit(data)
 
 
+def test_a_field_with_one_value_is_reported(log, items, caplog):
+    data = Dataset.from_tables(log, items.with_columns(constant=1), ["store", "constant"], missing="keep")
+    encoder = FAMAE(dataclasses.replace(SMALL, epochs=1)).fit(data)
+    assert "the field 'constant' has one value only" in caplog.text
+    assert np.isfinite(encoder.embed(data).vectors).all()
+    assert encoder.quality(data)["bound_fields"]["constant"] <= 0
+
+
 def test_batch_size_follows_the_data():
     sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 2048, 6_000_000: 2048}
-    assert {n: FamaeSettings().training(n).batch_size for n in sizes} == sizes
+    assert {n: FamaeSettings().batch_size_for(n) for n in sizes} == sizes
     paper = FamaeSettings.paper()
-    assert (paper.training(10).batch_size, paper.negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)
+    assert (paper.batch_size_for(10), paper.negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)

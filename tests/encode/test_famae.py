@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as f
+from benchmarks.plain_famae import PlainFamae
 from torch import nn
 
 from resid import Dataset
@@ -22,7 +23,8 @@ def make(data, **options):
     torch.manual_seed(0)
     codes = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)
     options = {"width": WIDTH, "hidden": 32, "dropout": 0.0, "max_length": data.settings.max_length} | options
-    model = FamaeModel(codes, (data.n_items, *data.field_sizes), **options)
+    sizes = dict(zip(("item", *data.field_names), (data.n_items, *data.field_sizes), strict=True))
+    model = FamaeModel(codes, sizes, **options)
     for parameter in model.parameters():  # larger weights than at the start, so that differences show
         nn.init.normal_(parameter, std=0.3)
     return model
@@ -134,45 +136,11 @@ class TestLoss:
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-class Plain(nn.Module):
-    """The plain way: every window padded to the full length, PyTorch's encoder, all positions in every layer."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-        width, hidden = model.positions.shape[1], model.layers[0].widen.out_features
-        layer = nn.TransformerEncoderLayer(width, model.layers[0].heads, hidden, 0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, len(model.layers), enable_nested_tensor=False)
-        names = {"project_in.weight": "self_attn.in_proj_weight", "project_in.bias": "self_attn.in_proj_bias",
-                 "project_out": "self_attn.out_proj", "widen": "linear1", "narrow": "linear2",
-                 "attention_norm": "norm1", "perceptron_norm": "norm2"}  # fmt: skip
-        for ours, theirs in zip(model.layers, self.encoder.layers, strict=True):
-            for old, new in names.items():
-                if old.endswith(("weight", "bias")):
-                    module, attribute = new.rsplit(".", 1)
-                    setattr(theirs.get_submodule(module), attribute, ours.get_parameter(old))
-                else:
-                    for attribute in ("weight", "bias"):
-                        setattr(theirs.get_submodule(new), attribute, ours.get_parameter(f"{old}.{attribute}"))
-
-    def hidden(self, histories, targets, masked):
-        model = self.model
-        length = len(model.positions)
-        histories = f.pad(histories, (length - 1 - histories.shape[1], 0), value=-1)
-        codes = torch.cat([model.codes[histories.clamp_min(0)], targets[:, None]], dim=1)
-        parts = [table(codes[..., field]) for field, table in enumerate(model.tables)]
-        last = [torch.where(masked[:, j, None], model.masks[j], part[:, -1]) for j, part in enumerate(parts)]
-        tokens = torch.cat([sum(parts)[:, :-1], sum(last)[:, None]], dim=1)
-        tokens = model.input_norm(tokens + model.positions)
-        padding = f.pad(histories == -1, (0, 1), value=False)
-        return self.encoder(tokens, src_key_padding_mask=padding)[:, -1]
-
-
 def test_the_plain_way_gives_the_same_loss_and_gradients(data, batch):
     model = make(data)
     histories, targets, masked = inputs(model, batch)
     results = []
-    for way in (model, Plain(model)):
+    for way in (model, PlainFamae(model)):
         model.zero_grad()
         loss = model.loss(way.hidden(histories, targets, masked), targets, masked, [None] * model.n_fields)["loss"]
         loss.backward()
@@ -192,3 +160,34 @@ def test_attention_of_the_target(data, batch):
     assert weights[0].shape == (len(targets), 4, histories.shape[1] + 1)
     assert torch.allclose(weights[1].sum(dim=-1), torch.tensor(1.0))
     assert (weights[0][:, :, :-1][(histories == -1)[:, None].expand(-1, 4, -1)] == 0).all()
+
+
+class TestRandomPositions:
+    def test_which_positions_are_masked(self, data, batch):
+        model = make(data, masking="random")
+        histories, targets = model.windows(batch)
+        generator = torch.Generator().manual_seed(0)
+        rows, windows = 0, 0
+        for _ in range(100):
+            hidden, codes, masked = model.hidden_at_random(histories, targets, generator)
+            assert len(hidden) == len(codes) == len(masked)
+            assert masked.any(dim=1).all()  # a chosen position always hides something
+            rows, windows = rows + len(hidden), windows + len(histories)
+        lengths = (histories >= 0).sum(dim=1) + 1
+        expected = float((0.2 * lengths + 0.8**lengths).mean())  # a window in which none was drawn masks its target
+        assert rows / windows == pytest.approx(expected, rel=0.05)
+
+    def test_the_loss_is_the_mean_over_masked_positions(self, data, batch):
+        model = make(data, masking="random")
+        terms = model(batch, torch.Generator().manual_seed(3))
+        generator = torch.Generator().manual_seed(3)
+        hidden, codes, masked = model.hidden_at_random(*model.windows(batch), generator)
+        torch.testing.assert_close(terms["loss"], slow_loss(model, hidden, codes, masked, [None] * 5))
+        assert set(terms) == {"loss", "loss.item", *(f"loss.{name}" for name in data.field_names)}
+
+    def test_masked_values_do_not_leak(self, data, batch):
+        """Only what is masked is hidden: its value does not matter to any position's state."""
+        model = make(data, masking="random")
+        codes = model.codes[torch.from_numpy(batch.targets)]
+        everything = torch.ones_like(codes, dtype=torch.bool)
+        assert torch.equal(model.fuse(codes, everything), model.fuse(torch.zeros_like(codes), everything))

@@ -14,7 +14,7 @@ import torch
 
 from resid import InputError
 from resid.train import TrainingError
-from resid.train.checkpoint import load_checkpoint, save_checkpoint
+from resid.train.checkpoint import load_checkpoint
 from tests.train.toy import SETTINGS, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
-    with pytest.raises(TrainingError, match=r"step 3, epoch 1: 'loss' is nan; there is no checkpoint yet"):
+    with pytest.raises(TrainingError, match=r"step 3, epoch 1: 'part' is nan; there is no checkpoint yet"):
         run(tmp_path / "a", poison=3)
     with pytest.raises(TrainingError, match=r"the last good checkpoint is .*checkpoint\.safetensors; lower"):
         run(tmp_path / "b", poison=30)
@@ -96,20 +96,23 @@ class TestCheckpoints:
         with pytest.raises(InputError, match="not a whole checkpoint"):
             run(tmp_path)
 
-    def test_a_failed_write_leaves_the_old_one(self, tmp_path, monkeypatch):
-        path = tmp_path / "x.safetensors"
-        save_checkpoint(path, {"a": torch.ones(2)}, {"n": 1})
-
-        def full(*_, **__):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("resid.train.checkpoint.os.fsync", full)
-        with pytest.raises(InputError, match="the disk is full"):
-            save_checkpoint(path, {"a": torch.zeros(2)}, {"n": 2})
-        tensors, facts = load_checkpoint(path)
-        assert facts == {"n": 1}
-        assert torch.equal(tensors["a"], torch.ones(2))
-        assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"]
+    def test_a_full_disk_leaves_the_old_one(self, on_a_small_disk):
+        script = """
+import os, torch
+from pathlib import Path
+from resid import InputError
+from resid.train.checkpoint import load_checkpoint, save_checkpoint
+path = Path("small/x.safetensors")
+save_checkpoint(path, {"a": torch.ones(2)}, {"n": 1})
+try:
+    save_checkpoint(path, {"a": torch.zeros(100_000)}, {"n": 2})
+except InputError as error:
+    print(error)
+print(load_checkpoint(path), os.listdir("small"))
+"""
+        answer = on_a_small_disk(script, "64k")
+        assert "small: the disk is full; free some space" in answer
+        assert "({'a': tensor([1., 1.])}, {'n': 1}) ['x.safetensors']" in answer
 
     def test_it_holds_no_code(self, tmp_path):
         run(tmp_path)

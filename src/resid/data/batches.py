@@ -1,7 +1,7 @@
 """Batches of windows: of similar length, shuffled by seed, and able to continue where they were."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from resid.errors import InputError
 PADDING = -1  # stands before a history that is shorter than the longest of its batch
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: Fabric moves a batch to a device by setting its fields
 class Batch:
     """Some windows of a split.
 
@@ -34,6 +34,15 @@ class Batch:
     histories: NDArray[np.int64]
     targets: NDArray[np.int64]
     negatives: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def share(self, rank: int, of: int) -> "Batch":
+        """Return the part of one of several processes; a batch too small to be shared goes to each of them whole."""
+        if len(self) < of:
+            return self
+        return Batch(**{field.name: getattr(self, field.name)[rank::of] for field in fields(self)})
 
 
 class Batches:

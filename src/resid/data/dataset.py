@@ -21,7 +21,6 @@ from typing import Any, Literal, cast
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
 from resid.data.settings import PrepareSettings
@@ -324,7 +323,7 @@ class Dataset:
             manifest = {
                 "format": FORMAT,
                 "fingerprint": self.fingerprint,
-                "settings": TypeAdapter(PrepareSettings).dump_python(self.settings, mode="json"),
+                "settings": self.settings.plain(),
                 "field_names": self.field_names,
                 "steps": self.steps,
                 "notes": self.notes,
@@ -388,7 +387,7 @@ class Dataset:
 
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256()
-        settings = TypeAdapter(PrepareSettings).dump_python(self.settings, mode="json")
+        settings = self.settings.plain()
         digest.update(json.dumps([FORMAT, settings, self.field_names], sort_keys=True).encode())
         for name in _ARRAYS:
             array = np.ascontiguousarray(getattr(self, name))

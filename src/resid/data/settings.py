@@ -1,15 +1,15 @@
 """The settings of the preparation: validated, frozen, and part of a Dataset's fingerprint."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from resid.errors import InputError
+from resid.settings import Settings
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class PrepareSettings:
+@dataclass(frozen=True)
+class PrepareSettings(Settings):
     """How tables become a Dataset; `Dataset.from_tables` says what each setting means."""
 
     fields: tuple[str, ...] | None = None
@@ -22,13 +22,3 @@ class PrepareSettings:
     qualify_paths: bool = True
     unlisted_items: Literal["error", "missing"] = "error"
     add_unseen_targets: bool = False
-
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """Build the settings, or say in one sentence which value is out of range."""
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "settings"
-            raise InputError(f"the setting '{name}' cannot be {first['input']!r}: {first['msg']}.") from error

@@ -4,7 +4,7 @@ A window is a target and at most ``max_length - 1`` items before it. Windows are
 in the sequence of all histories.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,13 @@ class Split:
     def targets(self) -> Items:
         """The target of every window, shape (n_windows,)."""
         return np.asarray(self.sequence[self.end])
+
+    def sample(self, count: int, seed: int = 0) -> "Split":
+        """Return at most `count` windows, drawn without replacement, in their order."""
+        if count >= len(self):
+            return self
+        drawn = np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))
+        return replace(self, begin=self.begin[drawn], end=self.end[drawn], users=self.users[drawn])
 
     def window(self, index: int) -> tuple[Items, int]:
         """Return the history and the target of one window, as item indices."""

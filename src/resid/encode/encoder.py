@@ -1,7 +1,7 @@
 """FAMAE as an encoder: fit it to a Dataset, take its item embeddings."""
 
-import json
-import tempfile
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from lightning_fabric import Fabric
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from resid.data.batches import Batches
@@ -22,11 +22,13 @@ from resid.progress import Progress
 from resid.train import TrainSettings, train
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
+log = logging.getLogger(__name__)
+
 ITEM = "item"  # what the item-ID is called among the fields
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class FamaeSettings:
+@dataclass(frozen=True)
+class FamaeSettings(TrainSettings):
     """Settings of FAMAE; the defaults are chosen for good results on small and large data, `paper()` is the paper's.
 
     Parameters
@@ -37,10 +39,11 @@ class FamaeSettings:
         Candidates drawn for a vocabulary that is not scored whole.
     full_softmax_up_to
         The largest vocabulary that is scored whole.
-    batch_size
-        ``"auto"`` takes the power of two nearest to a hundredth of the training windows, between 256 and 2048, so that
-        an epoch has about a hundred steps.
-    epochs, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+    masking
+        ``"last"`` masks fields of the target, as the paper does; ``"random"`` those of random positions, as BERT does.
+    validation_windows
+        At most so many windows are measured after every epoch, always the same ones.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
         See `TrainSettings`.
     """
 
@@ -51,35 +54,13 @@ class FamaeSettings:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     negatives: Annotated[int, Field(ge=1)] = 128
     full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
-    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    epochs: Annotated[int, Field(ge=1)] = 40
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-5
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    clip: Annotated[float, Field(ge=0)] = 0.0
-    patience: Annotated[int, Field(ge=0)] = 5
-    seed: int = 0
+    masking: Literal["last", "random"] = "last"
+    validation_windows: Annotated[int, Field(ge=1)] = 50_000
 
     @classmethod
-    def paper(cls, seed: int = 0) -> Self:
+    def paper(cls) -> Self:
         """Return the settings of the paper: batches of 2048, 128 negatives, at most 500 epochs, patience 3."""
-        return cls(batch_size=2048, epochs=500, patience=3, full_softmax_up_to=4096, seed=seed)
-
-    def training(self, windows: int) -> TrainSettings:
-        """Return the part that concerns the loop, for so many training windows."""
-        batch_size = self.batch_size
-        if batch_size == "auto":
-            batch_size = int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, 2048))
-        return TrainSettings(
-            epochs=self.epochs,
-            batch_size=batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            warmup_steps=self.warmup_steps,
-            clip=self.clip,
-            patience=self.patience,
-            seed=self.seed,
-        )
+        return cls(batch_size=2048, epochs=500, patience=3, full_softmax_up_to=4096)
 
 
 class FAMAE:
@@ -100,9 +81,12 @@ class FAMAE:
         folder: str | Path | None = None,
         *,
         fabric: Fabric | None = None,
+        trackers: Sequence[str] = (),
         progress: Progress | None = None,
     ) -> Self:
         """Train on the training windows; stop early by the validation NDCG@10 of Metric 1.
+
+        Constant fields are logged as a warning.
 
         Parameters
         ----------
@@ -111,33 +95,27 @@ class FAMAE:
         folder
             Where checkpoints and metrics go; a run that was interrupted there continues. None takes a temporary folder.
         fabric
-            Devices and precision.
+            Devices and precision, see `resid.train.open_fabric`.
+        trackers
+            Where else the metrics go, see `resid.train.train`.
         progress
             Shows epochs and steps.
         """
-        _refuse_empty_fields(data)
+        _check_fields(data)
         self.model_ = build_model(data, self.settings)
-        training = self.settings.training(len(data.train))
-        configuration = {"model": "famae", "famae": TypeAdapter(FamaeSettings).dump_python(self.settings, mode="json")}
-
-        def evaluate() -> dict[str, float]:
-            found = quality(self.model_, data, "validation")
-            return {
-                f"{metric}.{name}": value for metric in ("metric1", "metric2") for name, value in found[metric].items()
-            }
-
-        with tempfile.TemporaryDirectory() as temporary:
-            self.history_ = train(
-                self.model_,
-                Batches(data.train, training.batch_size, seed=training.seed),
-                training,
-                Path(folder or temporary),
-                evaluate=evaluate,
-                monitor="metric1.ndcg@10",
-                configuration=configuration,
-                fabric=fabric,
-                progress=progress,
-            )
+        watched = data.validation.sample(self.settings.validation_windows)
+        self.history_ = train(
+            self.model_,
+            Batches(data.train, self.settings.batch_size_for(len(data.train)), seed=self.settings.seed),
+            self.settings,
+            folder,
+            evaluate=lambda: _flat(quality(self.model_, watched)),
+            monitor="metric1.ndcg@10",
+            configuration={"model": "famae"},
+            fabric=fabric,
+            trackers=trackers,
+            progress=progress,
+        )
         return self
 
     def embed(self, data: Dataset, *, normalize: bool = False) -> ItemEmbeddings:
@@ -157,20 +135,19 @@ class FAMAE:
             vectors = torch.cat([f.normalize(part, dim=1) if normalize else part for part in parts], dim=1)
         width = self.settings.width
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
-        return ItemEmbeddings(vectors.numpy(), columns, data.fingerprint)
+        return ItemEmbeddings(vectors.cpu().numpy(), columns, data.fingerprint)
 
-    def quality(self, data: Dataset, split: str = "test") -> dict[str, Any]:
+    def quality(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Measure the encoder on a split; see `resid.encode.quality`."""
         self._require_fit(data)
-        return quality(self.model_, data, split)
+        return quality(self.model_, getattr(data, split))
 
     def save(self, folder: str | Path, data: Dataset) -> None:
         """Write weights and settings into a folder, in one file."""
         self._require_fit(data)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        settings = TypeAdapter(FamaeSettings).dump_python(self.settings, mode="json")
-        facts = {"settings": settings, "fingerprint": data.fingerprint}
+        facts = {"settings": self.settings.plain(), "fingerprint": data.fingerprint}
         save_checkpoint(folder / "famae.safetensors", dict(self.model_.state_dict()), facts)
 
     @classmethod
@@ -180,7 +157,7 @@ class FAMAE:
         tensors, facts = load_checkpoint(path)
         if facts["fingerprint"] != data.fingerprint:
             raise InputError(f"{path}: this encoder was fitted to another Dataset; fit it again.")
-        encoder = cls(TypeAdapter(FamaeSettings).validate_json(json.dumps(facts["settings"])))
+        encoder = cls(FamaeSettings.checked(**facts["settings"]))
         encoder.model_ = build_model(data, encoder.settings)
         encoder.model_.load_state_dict(tensors)
         return encoder
@@ -199,7 +176,7 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
         torch.manual_seed(settings.seed)
         return FamaeModel(
             codes,
-            (data.n_items, *data.field_sizes),
+            dict(zip((ITEM, *data.field_names), (data.n_items, *data.field_sizes), strict=True)),
             max_length=data.settings.max_length,
             width=settings.width,
             layers=settings.layers,
@@ -208,12 +185,24 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
             dropout=settings.dropout,
             negatives=settings.negatives,
             full_softmax_up_to=settings.full_softmax_up_to,
+            masking=settings.masking,
         )
 
 
-def _refuse_empty_fields(data: Dataset) -> None:
+def _check_fields(data: Dataset) -> None:
     for column, name in enumerate(data.field_names):
-        if not data.fields[:, column].any():
+        codes = data.fields[:, column]
+        if not codes.any():
             raise InputError(
                 f"the field '{name}' is missing for every item, so there is nothing to learn; leave it out."
             )
+        if (codes == codes[0]).all():
+            log.warning("the field '%s' has one value only, so it tells nothing of an item; better leave it out", name)
+
+
+def _flat(found: dict[str, Any]) -> dict[str, float]:
+    """Name nested figures by the way to them: metric1.recall@10."""
+    flat: dict[str, float] = {}
+    for name, value in found.items():
+        flat |= {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

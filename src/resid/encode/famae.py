@@ -3,9 +3,12 @@
 Section "Field-Aware Masked Auto-Encoding" of the paper. A token is the sum of an item's field embeddings and a position.
 The target stands last; a random part of its fields is replaced by mask vectors, and what the Transformer makes of it,
 h_T, is compared with the embeddings of every candidate value by scaled cosine. The item-ID is the first field.
+
+For comparison, "random" masks several positions of the window instead, as BERT does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +19,8 @@ from torch import Tensor, nn
 from resid.data.batches import PADDING, Batch
 from resid.nn import Dropout, EncoderLayer
 
+_RANDOM_SHARE = 0.2  # of the positions that "random" masks, as in BERT4Rec
+
 
 class FamaeModel(nn.Module):
     """The network and its loss.
@@ -25,7 +30,7 @@ class FamaeModel(nn.Module):
     codes
         The field codes of every item, the item-ID first, shape (items, J).
     sizes
-        The number of codes of each field, length J.
+        The number of codes of each field, by name, the item-ID first; J of them.
     max_length
         The longest window, target included.
     width, layers, heads, hidden, dropout
@@ -37,12 +42,14 @@ class FamaeModel(nn.Module):
     full_softmax_up_to
         Vocabularies of at most this size are scored whole. Larger tables get sparse gradients, so that a step's cost
         does not grow with them.
+    masking
+        ``"last"`` masks fields of the target alone, ``"random"`` those of a fifth of all positions.
     """
 
     def __init__(
         self,
         codes: NDArray[np.integer],
-        sizes: Sequence[int],
+        sizes: Mapping[str, int],
         *,
         max_length: int = 32,
         width: int = 128,
@@ -53,9 +60,12 @@ class FamaeModel(nn.Module):
         weights: Sequence[float] | None = None,
         negatives: int = 128,
         full_softmax_up_to: int = 4096,
+        masking: Literal["last", "random"] = "last",
     ) -> None:
         super().__init__()
-        self.sizes = tuple(int(size) for size in sizes)
+        self.names = tuple(sizes)
+        self.sizes = tuple(sizes.values())
+        self.masking = masking
         self.negatives = negatives
         self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.sizes)
         self.tables = nn.ModuleList(nn.Embedding(size, width, sparse=size > full_softmax_up_to) for size in self.sizes)
@@ -86,15 +96,22 @@ class FamaeModel(nn.Module):
         """Draw the masked fields: K ~ U{1..J}, then a random K-subset. Boolean, shape (count, J)."""
         ranks = torch.rand(count, self.n_fields, generator=generator).argsort(dim=1).argsort(dim=1)
         masked = torch.randint(1, self.n_fields + 1, (count, 1), generator=generator)
-        return ranks < masked
+        return (ranks < masked).to(self.codes.device)
+
+    def windows(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the histories of a batch, shape (batch, length), and the field codes of its targets, (batch, J)."""
+        device = self.codes.device
+        return torch.from_numpy(batch.histories).to(device), self.codes[torch.from_numpy(batch.targets).to(device)]
 
     def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss of a batch, and its part for each field, "loss_0" being the item-ID's."""
-        targets = self.codes[torch.from_numpy(batch.targets)]  # (batch, J)
-        masked = self.draw_masks(len(targets), generator)
-        hidden = self.hidden(torch.from_numpy(batch.histories), targets, masked)
-        negatives = self.draw_negatives(targets, generator)
-        return self.loss(hidden, targets, masked, negatives)
+        """Return the loss of a batch, and its part for each field, "loss.item" being the item-ID's."""
+        histories, targets = self.windows(batch)
+        if self.masking == "random":
+            hidden, targets, masked = self.hidden_at_random(histories, targets, generator)
+        else:
+            masked = self.draw_masks(len(targets), generator)
+            hidden = self.hidden(histories, targets, masked)
+        return self.loss(hidden, targets, masked, self.draw_negatives(targets, generator))
 
     def hidden(self, histories: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
         """Return h_T, shape (batch, width).
@@ -123,20 +140,51 @@ class FamaeModel(nn.Module):
             tokens = layer(tokens, attend)
         return weights
 
+    def hidden_at_random(
+        self, histories: Tensor, targets: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Mask fields at random positions, one at least in every window, the target's among them by chance.
+
+        Returns
+        -------
+        hidden, codes, masked
+            Of the masked positions: what the Transformer makes of them, shape (positions, width), their field codes and
+            which are hidden, shape (positions, J).
+        """
+        attend = f.pad(histories != PADDING, (0, 1), value=True)
+        codes = torch.cat([self.codes[histories.clamp_min(0)], targets[:, None]], dim=1)  # (batch, length + 1, J)
+        chosen = attend & (torch.rand(attend.shape, generator=generator) < _RANDOM_SHARE).to(attend.device)
+        chosen[:, -1] |= ~chosen.any(dim=1)
+        masked = torch.zeros_like(codes, dtype=torch.bool)
+        masked[chosen] = self.draw_masks(int(chosen.sum()), generator)
+        tokens = self.place(self.fuse(codes, masked))
+        for layer in self.layers:
+            tokens = layer(tokens, attend)
+        return tokens[chosen], codes[chosen], masked[chosen]
+
     def tokens(self, histories: Tensor, targets: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
         """Return the input tokens, shape (batch, length + 1, width), and which of them are real."""
         real = histories != PADDING
-        items, place = torch.unique(histories[real], return_inverse=True)
+        items, where = torch.unique(histories[real], return_inverse=True)  # an item that stands often is fused once
         vectors = self.item_vectors(items)
-        target = self.masks.new_zeros(len(targets), self.masks.shape[1])
-        for field, table in enumerate(self.embeddings()):
-            hide = masked[:, field, None]
-            target = target + torch.where(hide, self.masks[field], table(targets[:, field].masked_fill(hide[:, 0], 0)))
         tokens = vectors.new_zeros(*histories.shape, vectors.shape[1])
-        tokens[real] = vectors[place]
-        tokens = torch.cat([tokens, target[:, None]], dim=1)
-        tokens = self.dropout(self.input_norm(tokens + self.positions[-tokens.shape[1] :]))
-        return tokens, f.pad(real, (0, 1), value=True)
+        tokens[real] = vectors[where]
+        tokens = torch.cat([tokens, self.fuse(targets, masked)[:, None]], dim=1)
+        return self.place(tokens), f.pad(real, (0, 1), value=True)
+
+    def fuse(self, codes: Tensor, masked: Tensor) -> Tensor:
+        """Sum the field embeddings, with mask vectors for what is hidden; from shape (..., J) to (..., width)."""
+        fused = self.masks.new_zeros(())
+        for field, table in enumerate(self.embeddings()):
+            hide = masked[..., field]
+            vectors = table(codes[..., field].masked_fill(hide, 0))
+            fused = fused + torch.where(hide[..., None], self.masks[field], vectors)
+        return fused
+
+    def place(self, tokens: Tensor) -> Tensor:
+        """Add the positions, of which the last is always the target's; shape (batch, length, width)."""
+        placed: Tensor = self.dropout(self.input_norm(tokens + self.positions[-tokens.shape[1] :]))
+        return placed
 
     def item_vectors(self, items: Tensor) -> Tensor:
         """Return the sum of all field embeddings of items, shape (items, width)."""
@@ -152,6 +200,7 @@ class FamaeModel(nn.Module):
                 drawn.append(None)
                 continue
             others = torch.randint(self.sizes[field] - 1, (len(targets), self.negatives), generator=generator)
+            others = others.to(targets.device)
             drawn.append(others + (others >= targets[:, field, None]))
         return drawn
 
@@ -182,6 +231,6 @@ class FamaeModel(nn.Module):
                 candidates = table(torch.cat([positive[:, None], drawn[rows]], dim=1))  # (rows, 1 + negatives, width)
                 logits = torch.einsum("rd,rcd->rc", query, f.normalize(candidates, dim=2))
                 summed = -logits.log_softmax(dim=1)[:, 0].sum()
-            terms[f"loss_{field}"] = summed / len(hidden)
+            terms[f"loss.{self.names[field]}"] = summed / len(hidden)
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}

@@ -10,12 +10,12 @@ import logging
 import math
 import os
 import signal
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,8 +26,10 @@ from resid.data.batches import Batch, Batches
 from resid.errors import InputError
 from resid.progress import Progress, Silent
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
+from resid.train.process import deterministic, stop_signals
 from resid.train.rowwise import RowwiseAdamW
 from resid.train.settings import TrainSettings
+from resid.train.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
 
@@ -56,27 +58,30 @@ def train(
     model: nn.Module,
     batches: Batches,
     settings: TrainSettings,
-    folder: Path,
+    folder: str | Path | None = None,
     *,
     evaluate: Callable[[], dict[str, float]] | None = None,
     monitor: str = "",
     configuration: dict[str, Any] | None = None,
     fabric: Fabric | None = None,
+    trackers: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Train a model, or continue where the run in `folder` stopped; the best weights are in it afterwards.
 
+    Under several processes, each takes its share of every batch, and the first one evaluates and writes.
+
     Parameters
     ----------
     model
-        Its `forward(batch, generator)` takes a `Batch` and a seeded generator and returns a dictionary of scalars with
-        the key ``"loss"``. Parameters that an `nn.Embedding` with sparse gradients owns are updated row by row.
+        Its `forward(batch, generator)` takes a `Batch` and a seeded generator and returns a dictionary of scalars, means
+        over the batch, with the key ``"loss"``. Parameters that an `nn.Embedding` with sparse gradients owns are updated row by row.
     batches
         The training windows.
     settings
         How to train.
     folder
-        Receives the checkpoints, and the metrics of every epoch as JSON lines.
+        Receives the checkpoints, and the metrics of every epoch as JSON lines. None takes a temporary one.
     evaluate
         Returns metrics of the model as it is; called after every epoch.
     monitor
@@ -85,9 +90,11 @@ def train(
     configuration
         What the run is; a checkpoint of another configuration is refused.
     fabric
-        Devices and precision; by default one CPU.
+        Devices and precision, see `open_fabric`; by default one CPU.
+    trackers
+        Where else the metrics go: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, from the extra ``track``.
     progress
-        Shows epoch, steps and loss.
+        Shows epoch, steps, loss, speed and the time that is left.
 
     Returns
     -------
@@ -102,14 +109,21 @@ def train(
         If the folder holds a run of another configuration, or a checkpoint that is not whole.
     """
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    run = _Run(model, batches, settings, Path(folder), configuration or {}, fabric)
-    run.resume()
-    with _stop_signals() as stopped, _deterministic(fabric.device.type == "cpu"):
-        while not run.state.finished:
-            run.epoch(progress or Silent(), stopped)
-            run.end_epoch(evaluate() if evaluate else {}, monitor)
-    run.load_best()
-    return run.history()
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(fabric.broadcast(str(folder or temporary)))
+        run = _Run(model, batches, settings, place, configuration or {}, fabric)
+        run.resume()
+        run.open_trackers(trackers)
+        with stop_signals() as stopped, deterministic(fabric.device.type == "cpu"):
+            while not run.state.finished:
+                run.epoch(progress or Silent(), stopped)
+                metrics = evaluate() if evaluate and fabric.global_rank == 0 else {}
+                run.end_epoch(fabric.broadcast(metrics), monitor)
+        fabric.barrier()  # nobody reads before the first process has written
+        run.load_best()
+        history = run.history()
+        fabric.barrier()  # nor removes the folder before all have read
+        return history
 
 
 class _Run:
@@ -126,8 +140,10 @@ class _Run:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
-        self.configuration = {"settings": asdict(settings), "data": batches.split.fingerprint, **configuration}
+        self.configuration = {"settings": settings.plain(), "data": batches.split.fingerprint, **configuration}
         self.state = _State()
+        self.trackers: list[Tracker] = []
+        self.writes = fabric.global_rank == 0
         sparse = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
         options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
         rows = [parameter for parameter in model.parameters() if id(parameter) in sparse]
@@ -153,9 +169,14 @@ class _Run:
         self._trim_history()
         log.info("continuing after step %d, epoch %d", self.state.step, self.state.epoch)
 
+    def open_trackers(self, names: Sequence[str]) -> None:
+        """Let trackers follow the run, from where it is."""
+        if self.writes and not self.state.finished:
+            self.trackers = open_trackers(names, self.folder, self.configuration["settings"], self.state.epoch)
+
     def checkpoint(self) -> None:
         """Save everything that the rest of the run depends on."""
-        if self.fabric.global_rank != 0:
+        if not self.writes:
             return
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         groups = []
@@ -175,15 +196,25 @@ class _Run:
         """Train to the end of the epoch; on a signal, save and leave."""
         self.model.train()
         state, text = self.state, f"Epoch {self.state.epoch + 1} of {self.settings.epochs}"
-        self.started, self.first_step = time.monotonic(), state.step
+        started, self.samples = time.monotonic(), 0
+        first_step, total_steps = state.step, self.settings.epochs * len(self.batches)
         with progress.bar(text, len(self.batches), done=self.batches.next_batch, unit="steps") as advance:
             for batch in self.batches:
                 loss = self._step(batch)
-                speed = (state.step - self.first_step) * self.settings.batch_size / (time.monotonic() - self.started)
-                advance(1, f"loss {loss:.4f}, {speed:,.0f} samples/s")
-                if stopped:
+                self.samples += len(batch)
+                self.seconds = time.monotonic() - started
+                left = timedelta(seconds=round(self.seconds / (state.step - first_step) * (total_steps - state.step)))
+                advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, all epochs in {left}")
+                if number := self._stop(stopped):
                     self.checkpoint()
-                    raise KeyboardInterrupt if stopped[0] == signal.SIGINT else SystemExit(128 + stopped[0])
+                    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _stop(self, stopped: list[int]) -> int:
+        """Return the signal that any of the processes got, so that all stop after the same step; 0 for none."""
+        number = stopped[0] if stopped else 0
+        if self.fabric.world_size == 1:
+            return number
+        return int(torch.as_tensor(self.fabric.all_gather(torch.tensor(number))).max())
 
     def _step(self, batch: Batch) -> float:
         state = self.state
@@ -193,16 +224,20 @@ class _Run:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.settings.learning_rate * self._rate(state.step)
-        terms: dict[str, Tensor] = self.wrapped(batch, generator)
+        ranks = self.fabric.world_size
+        share = batch.share(self.fabric.global_rank, ranks)
+        terms: dict[str, Tensor] = self.wrapped(share, generator)
         values = {name: float(term.detach()) for name, term in terms.items()}
-        if bad := [name for name, value in values.items() if not math.isfinite(value)]:
+        if bad := sorted((name for name, value in values.items() if not math.isfinite(value)), key="loss".__eq__):
             path = self.folder / CHECKPOINT
             good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
             raise TrainingError(
-                f"step {state.step + 1}, epoch {state.epoch + 1}: '{bad[-1]}' is {values[bad[-1]]}; {good}; "
+                f"step {state.step + 1}, epoch {state.epoch + 1}: '{bad[0]}' is {values[bad[0]]}; {good}; "
                 "lower the learning rate or clip the gradient."
             )
-        self.fabric.backward(terms["loss"])
+        # The processes' gradients are averaged; the mean over the batch weighs each share by its size.
+        whole = len(share) * ranks / len(batch) if len(share) < len(batch) else 1.0
+        self.fabric.backward(terms["loss"] * whole)
         if self.settings.clip:
             clip_gradients(list(self.model.parameters()), self.settings.clip)
         for optimizer in self.optimizers:
@@ -225,29 +260,33 @@ class _Run:
         """Record the epoch, keep the best weights, decide whether to go on, and save."""
         state = self.state
         state.epoch += 1
-        losses = {name: total / len(self.batches) for name, total in state.loss_sums.items()}
+        means = torch.tensor([total / len(self.batches) for total in state.loss_sums.values()], dtype=torch.float64)
+        reduced = self.fabric.all_reduce(means)  # the mean over the processes
+        losses = dict(zip(state.loss_sums, torch.as_tensor(reduced).tolist(), strict=True))
         state.loss_sums = {}
-        seconds = time.monotonic() - self.started
-        steps = state.step - self.first_step
         record = {
             "epoch": state.epoch,
             "step": state.step,
             **losses,
             **metrics,
-            "samples_per_second": round(steps * self.settings.batch_size / max(seconds, 1e-9), 1),
+            "samples_per_second": round(self.samples / self.seconds, 1),
         }
         value = metrics[monitor] if monitor else float(state.epoch)
         if value > state.best:
             state.best, state.best_epoch = value, state.epoch
-            if self.fabric.global_rank == 0:
+            if self.writes:
                 save_checkpoint(self.folder / BEST, dict(self.model.state_dict()), {"epoch": state.epoch, **metrics})
         waited = state.epoch - state.best_epoch
         patience = self.settings.patience if monitor else 0
         state.finished = state.epoch >= self.settings.epochs or bool(patience and waited >= patience)
-        if self.fabric.global_rank == 0:
+        if self.writes:
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         self.checkpoint()
+        for tracker in self.trackers:
+            tracker.log(record, state.epoch)
+            if state.finished:
+                tracker.finish()
         log.info(" ".join(f"{name} {value:.5g}" for name, value in record.items()))
 
     def load_best(self) -> None:
@@ -263,7 +302,7 @@ class _Run:
     def _trim_history(self) -> None:
         """Forget the lines that were written after the checkpoint from which the run goes on."""
         path = self.folder / METRICS
-        if path.exists() and self.fabric.global_rank == 0:
+        if path.exists() and self.writes:
             kept = [record for record in self.history() if record["epoch"] <= self.state.epoch]
             partial = path.with_name(f".{path.name}.partial")
             partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
@@ -295,39 +334,3 @@ def _mix(*numbers: int) -> int:
     for number in numbers:
         seed = (seed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % 2**63
     return seed
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """Let several threads add up in an order that is always the same, while the block runs."""
-    before, fill = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(before or wanted)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads memory that it did not write
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM instead of dying at once; a second one is obeyed at once."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    try:
-        for caught in (signal.SIGINT, signal.SIGTERM):
-            previous[caught] = signal.signal(caught, note)
-    except ValueError:  # not in the main thread, where signals cannot be caught
-        pass
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

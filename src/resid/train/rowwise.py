@@ -43,7 +43,7 @@ class RowwiseAdamW(torch.optim.Optimizer):
                 state = self.state[table]
                 if not state:
                     state["step"] = torch.tensor(0)
-                    state["last"] = torch.zeros(len(table), dtype=torch.int32)
+                    state["last"] = torch.zeros(len(table), dtype=torch.int32, device=table.device)
                     state["mean"] = torch.zeros_like(table)
                     state["square"] = torch.zeros_like(table)
                 gradient = table.grad.coalesce() if table.grad.is_sparse else table.grad.to_sparse(1)

@@ -1,21 +1,25 @@
-"""The settings of the training loop: validated and frozen."""
+"""The settings of the training loop."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+import numpy as np
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from resid.settings import Settings
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class TrainSettings:
-    """How a model is trained.
+
+@dataclass(frozen=True)
+class TrainSettings(Settings):
+    """How a model is trained; the settings of a model that is trained extend these.
 
     Parameters
     ----------
     epochs
         At most so many passes over the training windows; also the horizon of the cosine schedule.
     batch_size
-        Windows per step, over all devices.
+        Windows per step, over all devices. ``"auto"`` takes the power of two nearest to a hundredth of the training
+        windows, between 256 and 2048, so that an epoch has about a hundred steps.
     learning_rate, weight_decay
         Of AdamW.
     warmup_steps
@@ -28,11 +32,17 @@ class TrainSettings:
         Decides the order of the data, dropout, masks and negatives.
     """
 
-    epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] = 2048
+    epochs: Annotated[int, Field(ge=1)] = 40
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 1e-5
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     clip: Annotated[float, Field(ge=0)] = 0.0
-    patience: Annotated[int, Field(ge=0)] = 3
+    patience: Annotated[int, Field(ge=0)] = 5
     seed: int = 0
+
+    def batch_size_for(self, windows: int) -> int:
+        """Return the batch size for so many training windows."""
+        if self.batch_size == "auto":
+            return int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, 2048))
+        return self.batch_size

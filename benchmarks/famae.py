@@ -1,0 +1,159 @@
+"""FAMAE's training: against the plain way, as the catalogue grows, and its memory; one run.
+
+    python benchmarks/famae.py                          # a synthetic shop of the size of Amazon Beauty; ten minutes
+    python benchmarks/famae.py --data runs/data/beauty  # a Dataset of yours for the first part
+
+Writes benchmarks/famae.json.
+
+1. Windows per second of training, here and the plain way (`plain_famae.py`: windows padded to 32, PyTorch's encoder,
+   all positions in both layers, dense AdamW, windows in random order): same data, same settings, steps of the two sides
+   in turn. The losses on equal input are equal (tests/encode/test_famae.py).
+2. Time of a step with 25 thousand and with 500 thousand items, in turn, sampled negatives on both sides.
+3. Peak memory of a process that trains an epoch with 500 thousand items, evaluates it and writes its checkpoint.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from plain_famae import PlainFamae
+
+from resid import Dataset
+from resid.data import Batches, synthetic_shop
+from resid.encode import FAMAE, FamaeSettings
+from resid.encode.encoder import build_model
+from resid.train import RowwiseAdamW
+
+FIELDS = ["store", "categories"]  # five fields with the item-ID: a category path has three levels
+HERE = Path(__file__).parent
+
+
+def shop(users: int, items: int, interactions: int) -> Dataset:
+    made = synthetic_shop(users, items, interactions, seed=0)
+    return Dataset.from_tables(made.interaction_table, made.item_table, FIELDS, k_core=1)
+
+
+class Side:
+    """One way of training, a step at a time."""
+
+    def __init__(self, model, optimizers, batches):
+        self.model, self.optimizers, self.batches = model.train(), optimizers, self._forever(batches)
+        self.generator, self.seconds, self.windows = torch.Generator().manual_seed(0), [], 0
+
+    @staticmethod
+    def _forever(batches):
+        while True:
+            yield from batches
+
+    def step(self) -> None:
+        begin = time.perf_counter()
+        batch = next(self.batches)  # making the batch is part of the step
+        self.model(batch, self.generator)["loss"].backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.seconds.append(time.perf_counter() - begin)
+        self.windows += len(batch)
+
+
+def ours(data: Dataset, settings: FamaeSettings, batch_size: int) -> Side:
+    model = build_model(data, settings)
+    sparse = [table.weight for table in model.embeddings() if table.sparse]
+    dense = [p for p in model.parameters() if not any(p is table for table in sparse)]
+    optimizers = [torch.optim.AdamW(dense, lr=1e-3, weight_decay=1e-5, fused=True)]
+    if sparse:
+        optimizers.append(RowwiseAdamW(sparse, lr=1e-3, weight_decay=1e-5))
+    return Side(model, optimizers, Batches(data.train, batch_size, seed=0))
+
+
+def plain(data: Dataset, settings: FamaeSettings, batch_size: int) -> Side:
+    model = build_model(data, settings)
+    for table in model.embeddings():
+        table.sparse = False
+    side = PlainFamae(model, settings.dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-5)
+    return Side(side, [optimizer], Batches(data.train, batch_size, seed=0, pool=1))
+
+
+def against_the_plain_way(data: Dataset, steps: int) -> dict[str, float]:
+    settings = FamaeSettings()
+    batch_size = settings.batch_size_for(len(data.train))
+    sides = {"resid": ours(data, settings, batch_size), "plain": plain(data, settings, batch_size)}
+    for number in range(steps + 2):
+        for side in sides.values():
+            side.step()
+            if number < 2:  # the first steps allocate
+                side.seconds.clear()
+                side.windows = 0
+    speed = {name: side.windows / sum(side.seconds) for name, side in sides.items()}
+    lengths = (data.train.end - data.train.begin).mean()
+    print(
+        f"windows/s: resid {speed['resid']:,.0f}, plain {speed['plain']:,.0f}; {speed['resid'] / speed['plain']:.2f}x"
+    )
+    return {
+        "items": data.n_items, "windows": len(data.train), "mean_history": float(lengths), "batch_size": batch_size,
+        "steps": steps, **{f"{name}_windows_per_second": value for name, value in speed.items()},
+        "ratio": speed["resid"] / speed["plain"],
+    }  # fmt: skip
+
+
+def as_the_catalogue_grows(steps: int) -> dict[str, float]:
+    settings = FamaeSettings(full_softmax_up_to=4096)
+    sides = {
+        items: ours(shop(users, items, 10 * users), settings, 1024)
+        for items, users in ((25_000, 30_000), (500_000, 300_000))
+    }
+    for _ in range(steps + 2):
+        for side in sides.values():
+            side.step()
+    medians = {items: statistics.median(side.seconds[2:]) for items, side in sides.items()}
+    ratio = medians[500_000] / medians[25_000]
+    print(f"step: {medians[25_000]:.3f} s with 25k items, {medians[500_000]:.3f} s with 500k; {ratio:.2f}x")
+    return {"steps": steps, "seconds": {str(items): value for items, value in medians.items()}, "ratio": ratio}
+
+
+def memory(users: int, items: int, interactions: int) -> dict[str, float]:
+    data = shop(users, items, interactions)
+    with tempfile.TemporaryDirectory() as folder:
+        data.save(f"{folder}/data")
+        command = [sys.executable, __file__, "--train", f"{folder}/data", "--out", f"{folder}/run"]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"memory with {found['items']:,} items: {found['peak_gb']:.2f} GB")
+    return found
+
+
+def train_once(data: Path, out: Path) -> None:
+    dataset = Dataset.load(data)
+    FAMAE(FamaeSettings(epochs=1, validation_windows=1_000)).fit(dataset, out).embed(dataset)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"items": dataset.n_items, "fields": 1 + len(dataset.field_names), "peak_gb": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.train:
+        train_once(arguments.train, arguments.out)
+        return
+    data = Dataset.load(arguments.data) if arguments.data else shop(22_000, 12_000, 198_000)
+    result = {
+        "against the plain way": against_the_plain_way(data, arguments.steps),
+        "as the catalogue grows": as_the_catalogue_grows(arguments.steps),
+        "memory": memory(100_000, 500_000, 1_000_000),
+    }
+    (HERE / "famae.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Raw or normalised: which concatenation of field embeddings a quantizer should get, measured on validation.
+
+A quantizer sees Euclidean distances and nothing else. So the question is how much of the next item they tell: the target
+is sought among the nearest items of the last item of the history, and among the items of its cluster after k-means.
+
+    python benchmarks/representation.py runs/data/scientific runs/encode/scientific --out results/encode/parts.json
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from resid import Dataset
+from resid.encode import FAMAE
+
+CLUSTERS = 64
+
+
+def nearest_recall(vectors, last, targets, k=10):
+    """Share of targets among the k items nearest to the last item, itself included."""
+    squares = (vectors**2).sum(axis=1)
+    found = 0
+    for begin in range(0, len(last), 1_000):
+        part = slice(begin, begin + 1_000)
+        distances = squares - 2 * vectors[last[part]] @ vectors.T
+        own = distances[np.arange(len(distances)), targets[part]]
+        found += ((distances < own[:, None]).sum(axis=1) < k).sum()
+    return float(found / len(last))
+
+
+def cluster_share(vectors, last, targets):
+    """Share of targets in the cluster of the last item, over the share that chance would give; and the largest cluster."""
+    labels = KMeans(CLUSTERS, n_init=3, random_state=0).fit(vectors).labels_
+    sizes = np.bincount(labels, minlength=CLUSTERS) / len(labels)
+    together = (labels[last] == labels[targets]).mean()
+    return float(together), float(together / sizes[labels[last]].mean()), float(sizes.max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    data = Dataset.load(arguments.data)
+    encoder = FAMAE.load(arguments.run, data)
+    raw, normal = encoder.embed(data, normalize=False), encoder.embed(data, normalize=True)
+    fields = [name for name in raw.columns if name != "item"]
+    ways = {
+        "raw": raw.vectors,
+        "each field of length 1": normal.vectors,
+        "raw, the whole of length 1": raw.vectors / np.linalg.norm(raw.vectors, axis=1, keepdims=True),
+        "item-ID alone, length 1": normal.part("item"),
+        "without the item-ID, raw": np.concatenate([raw.part(name) for name in fields], axis=1),
+        "without the item-ID, each field of length 1": np.concatenate([normal.part(name) for name in fields], axis=1),
+    }
+    validation = data.validation
+    last, targets = np.asarray(validation.sequence[validation.end - 1]), validation.targets
+    result = {}
+    for way, vectors in ways.items():
+        together, lift, largest = cluster_share(vectors, last, targets)
+        result[way] = {
+            "next item among the 10 nearest": nearest_recall(vectors, last, targets),
+            f"next item in the same of {CLUSTERS} clusters": together,
+            "over chance": lift,
+            "largest cluster": largest,
+        }
+        print(f"{way}: {json.dumps(result[way])}")
+    spread = {name: float(raw.part(name).var(axis=0).sum()) for name in raw.columns}
+    shares = {name: value / sum(spread.values()) for name, value in spread.items()}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps({"share of the raw variance": shares, "ways": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What to give an item that training never saw: candidates for its item-ID part, measured on items held out.
+
+A tenth of the items is taken out of all training histories; FAMAE is trained on the rest. Then the item-ID embedding of
+those items is filled in several ways, and each is measured on the test targets that are such items.
+
+    python benchmarks/unseen_items.py runs/data/scientific --out results/encode/unseen-scientific.json
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as f
+
+from resid import Dataset
+from resid.encode import FAMAE, FamaeSettings
+from resid.encode.quality import ranking_metrics, target_ranks
+
+NEIGHBOURS = 10
+
+
+def without_items(data, hidden):
+    """Take items out of the training part of every history; users with fewer than three items left go."""
+    kept = ~hidden[data.sequence]
+    kept[data.offsets[1:] - 1] = kept[data.offsets[1:] - 2] = True  # validation and test targets stay
+    users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
+    lengths = np.bincount(users[kept], minlength=data.n_users)
+    alive = lengths >= 3
+    sequence = np.asarray(data.sequence)[kept & alive[users]]
+    offsets = np.concatenate([[0], np.cumsum(lengths[alive])])
+    return Dataset(
+        arrays={"sequence": sequence, "offsets": offsets, "fields": np.asarray(data.fields)},
+        tables={"users": pl.DataFrame({"user": data.user_ids}).filter(alive), "items": data.item_table},
+        settings=data.settings, field_names=data.field_names, steps=data.steps, notes=data.notes,
+    )  # fmt: skip
+
+
+def candidates(model, seen):
+    """Return item-ID vectors for all items, by name of the way; the rows of unseen items are what counts."""
+    tables, codes = model.embeddings(), model.codes
+    own = tables[0].weight
+    fields = torch.cat([f.normalize(t(codes[:, j]), dim=1) for j, t in enumerate(tables) if j], dim=1)
+    length = own[seen].norm(dim=1).mean()
+    features = torch.cat([fields, torch.ones(len(fields), 1)], dim=1).double()
+    x, y = features[seen], own[seen].double()
+    ways = {"as trained, from negatives alone": own, "mask vector": model.masks[0].expand_as(own)}
+    ways["mean of seen items"] = own[seen].mean(dim=0).expand_as(own)
+    for strength in (1.0, 10.0, 100.0):
+        weights = torch.linalg.solve(x.T @ x + strength * torch.eye(x.shape[1]), x.T @ y)
+        ways[f"ridge regression on the fields, λ = {strength:g}"] = (features @ weights).float()
+    similar = fields @ fields[seen].T
+    for count in (1, 5, 20):
+        ways[f"mean of the {count} nearest by fields"] = own[seen][similar.topk(count, dim=1).indices].mean(dim=1)
+    nothing = torch.empty(len(codes), 0, dtype=torch.int64)
+    masked = torch.zeros_like(codes, dtype=torch.bool)
+    masked[:, 0] = True
+    predicted = f.normalize(model.hidden(nothing, codes, masked), dim=1)
+    ways["the model's own prediction from the fields"] = predicted * length
+    return ways
+
+
+def co_occurring(data, items):
+    """Return, for each of the items, the items that share a history with it."""
+    users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
+    order = np.argsort(data.sequence, kind="stable")
+    starts = np.searchsorted(data.sequence[order], np.arange(data.n_items + 1))
+    return [
+        np.unique(np.concatenate([data.history(u) for u in users[order[starts[i] : starts[i + 1]]]])) for i in items
+    ]
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    whole = Dataset.load(arguments.data)
+    unseen = np.random.default_rng(arguments.seed).random(whole.n_items) < 0.1
+    data = without_items(whole, unseen)
+    with torch.enable_grad():
+        model = FAMAE(FamaeSettings(epochs=arguments.epochs, seed=arguments.seed)).fit(data).model_.eval()
+    held, seen = np.flatnonzero(unseen), torch.from_numpy(~unseen)
+    to_find = torch.from_numpy(unseen[data.test.targets])
+    history_unseen = torch.from_numpy(unseen[data.sequence[data.test.end - 1]])  # the last item of the history
+    together = co_occurring(whole, held)
+    everything = torch.ones(model.n_fields, dtype=torch.bool)
+    only_item = torch.zeros_like(everything)
+    only_item[0] = True
+    table = model.embeddings()[0].weight
+    before, result = table.clone(), {}
+    for way, vectors in candidates(model, seen).items():
+        table.copy_(torch.where(seen[:, None], before, vectors))
+        unit = f.normalize(table, dim=1)
+        (ranks,) = target_ranks(model, data.test, everything, (unit,))
+        (ranks2,) = target_ranks(model, data.test, only_item, (unit,))
+        parts = torch.cat([t(model.codes[:, j]) for j, t in enumerate(model.embeddings())], dim=1)
+        similar = f.normalize(parts[held], dim=1) @ f.normalize(parts, dim=1).T
+        similar[:, unseen] = -2
+        near = similar.topk(NEIGHBOURS, dim=1).indices.numpy()
+        result[way] = {
+            "unseen targets, Metric 1": ranking_metrics(ranks[to_find], (10, 50)),
+            "unseen targets, Metric 2": ranking_metrics(ranks2[to_find], (10,)),
+            "seen targets, Metric 1": ranking_metrics(ranks[~to_find], (10,)),
+            "seen targets after an unseen item, Metric 1": ranking_metrics(ranks[~to_find & history_unseen], (10,)),
+            "neighbours that share a history": float(
+                np.mean([np.isin(row, others).mean() for row, others in zip(near, together, strict=True)])
+            ),
+        }
+        table.copy_(before)
+        print(way, json.dumps(result[way]))
+    counts = {"unseen items": int(unseen.sum()), "unseen targets": int(to_find.sum()), "test users": len(to_find)}
+    counts["seen targets after an unseen item"] = int((~to_find & history_unseen).sum())
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps({"counts": counts, "ways": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

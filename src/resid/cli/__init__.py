@@ -1,0 +1,48 @@
+"""The `resid` command: one file per subcommand, each a thin layer over a function of the library.
+
+Bad input ends with one sentence on standard error and exit code 2. Results go to standard output, progress to
+standard error; `--json` prints results for programs.
+"""
+
+import io
+import os
+import signal
+import sys
+
+from cyclopts import CycloptsError, MissingArgumentError
+from rich.text import Text
+
+from resid import InputError
+from resid.cli import demo, download, encode, info, prepare  # noqa: F401 - each adds its command to the application
+from resid.cli.app import app, errors
+
+
+def _fail(sentence: str) -> int:
+    errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
+    return 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code: 0, or 2 for input that cannot be used."""
+    # Being told to stop is an exception like an interrupt, so that what was begun is cleared away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show becomes a question mark
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
+    except BrokenPipeError:  # whoever read the output has left, so there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
+    except MissingArgumentError as error:
+        missing = error.argument.name if error.argument else "an argument"
+        return _fail(f"{missing} is missing; see resid --help.")
+    except (InputError, CycloptsError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        errors.print("Interrupted; what was there before is untouched.")
+        return 130
+    return 0

@@ -1,0 +1,91 @@
+"""`resid encode`: the E-stage alone, from a Dataset to item embeddings."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.markup import escape
+
+from resid import Dataset, InputError
+from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.show import epochs_table, quality_table
+from resid.progress import ConsoleProgress
+
+
+@app.command
+def encode(
+    data: Path,
+    *,
+    out: Path,
+    recipe: Literal["default", "paper"] = "default",
+    epochs: int | None = None,
+    seed: int | None = None,
+    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu",
+    devices: int = 1,
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
+    track: str = "",
+    as_json: AsJson = False,
+) -> None:
+    """Train FAMAE on a Dataset and write its item embeddings; a second call continues an interrupted first.
+
+    Parameters
+    ----------
+    data
+        The Dataset's folder.
+    out
+        The run's folder: checkpoints, metrics of every epoch, the encoder and its embeddings.
+    recipe
+        The library's settings, or the paper's.
+    epochs
+        At most so many epochs; also the horizon of the learning rate.
+    seed
+        Decides everything random.
+    change
+        Any other setting, as name=value: --set learning_rate=3e-4 --set masking=random.
+    accelerator
+        Where to train.
+    devices
+        How many of them; under torchrun, its processes are the devices.
+    precision
+        Mixed precision computes matrix products in half the bits.
+    track
+        Send the metrics to tensorboard, mlflow or wandb, separated by commas, as well.
+    as_json
+        Print the result as JSON.
+    """
+    from resid.encode import FAMAE, FamaeSettings  # torch takes a second to import, which other commands need not wait
+    from resid.train import open_fabric
+
+    dataset = Dataset.load(data)
+    changes = _changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
+    settings = (FamaeSettings.paper() if recipe == "paper" else FamaeSettings()).changed(**changes)
+    fabric = open_fabric(accelerator, devices, precision)
+    first = fabric.global_rank == 0
+    encoder = FAMAE(settings).fit(
+        dataset,
+        out / "training",
+        fabric=fabric,
+        trackers=names(track),
+        progress=ConsoleProgress(errors) if first else None,
+    )
+    if not first:
+        return
+    encoder.save(out, dataset)
+    encoder.embed(dataset).save(out / "embeddings")
+    found = {"validation": encoder.quality(dataset, "validation"), "test": encoder.quality(dataset, "test")}
+    if as_json:
+        print_json({"epochs": len(encoder.history_), "settings": settings.plain(), **found})
+        return
+    output.print(epochs_table(encoder.history_))
+    output.print(quality_table(found))
+    output.print(
+        f"Wrote {escape(str(out))}: the encoder, and its embeddings in embeddings/", highlight=False, soft_wrap=True
+    )
+
+
+def _changes(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Read name=value."""
+    if bad := [pair for pair in pairs if "=" not in pair]:
+        raise InputError(f"--set: '{bad[0]}' is not of the form name=value, for example learning_rate=3e-4.")
+    return {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}

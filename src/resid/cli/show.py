@@ -1,0 +1,95 @@
+"""What more than one command shows: Datasets and the quality of encoders, as tables."""
+
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from resid import Dataset
+from resid.cli.app import output
+
+
+def steps_table(data: Dataset) -> Table:
+    """Return what the steps of a preparation left."""
+    table = Table("step", title="Preparation", title_justify="left")
+    for column in ("users", "items", "interactions"):
+        table.add_column(column, justify="right")
+    for step in data.steps:
+        table.add_row(step["step"], *(f"{step[column]:,}" for column in ("users", "items", "interactions")))
+    return table
+
+
+def print_notes(data: Dataset) -> None:
+    """Print what a preparation counted besides."""
+    notes = data.notes
+    targets = notes["unseen_validation_targets"] + notes["unseen_test_targets"]
+    added = "added to training" if data.settings.add_unseen_targets else "in the catalogue, not in training"
+    lines = [f"Evaluation targets that occur in no training history: {targets:,} ({added})"]
+    if notes["duplicate_interactions"]:
+        lines.append(f"Duplicate interactions, read and kept: {notes['duplicate_interactions']:,}")
+    if notes["skipped_lines"]:
+        lines.append(f"Bad lines, skipped: {notes['skipped_lines']:,}")
+    output.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def print_info(data: Dataset) -> None:
+    """Print counts, fields and history lengths of a Dataset."""
+    facts = data.info()
+    windows = facts["windows"]
+    output.print(
+        f"[bold]{facts['users']:,}[/bold] users, [bold]{facts['items']:,}[/bold] items, "
+        f"[bold]{facts['interactions']:,}[/bold] interactions (density {facts['density']:.3%})\n"
+        f"windows: {windows['train']:,} train, {windows['validation']:,} validation, {windows['test']:,} test",
+        highlight=False,
+    )
+    if facts["fields"]:
+        table = Table("field", title="Fields", title_justify="left")
+        table.add_column("values", justify="right")
+        table.add_column("missing", justify="right")
+        for field in facts["fields"]:
+            table.add_row(escape(field["name"]), f"{field['values']:,}", f"{field['missing']:.1%}")
+        output.print(table)
+    lengths = facts["history_lengths"]
+    output.print(
+        f"History lengths: mean {lengths['mean']:.1f}, median {lengths['median']:.0f}, "
+        f"95% at most {lengths['q95']:.0f}, longest {lengths['max']:.0f}",
+        highlight=False,
+    )
+    output.print(_length_histogram(data))
+    print_notes(data)
+    output.print(f"fingerprint {facts['fingerprint'][:16]}", style="dim", highlight=False)
+
+
+def _length_histogram(data: Dataset) -> Table:
+    """Draw the share of users by history length, in classes that double."""
+    lengths = np.diff(data.offsets)
+    edges = [0, 4, 8, 16, 32, 64, 128, int(max(lengths.max(), 128))]
+    table = Table.grid(padding=(0, 1))
+    counts = np.histogram(lengths, bins=np.array(edges) + 1)[0]
+    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        if count:
+            label = f"{low + 1}–{high}" if high > low + 1 else str(high)
+            table.add_row(f"{label:>9}", "█" * max(1, round(40 * count / counts.max())), f"{count / len(lengths):.1%}")
+    return table
+
+
+def epochs_table(history: list[dict[str, Any]]) -> Table:
+    """Return the losses and metrics of every epoch."""
+    table = Table(
+        "epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="On validation", title_justify="left"
+    )
+    for record in history:
+        values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
+        table.add_row(str(record["epoch"]), f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
+    return table
+
+
+def quality_table(found: dict[str, dict[str, Any]]) -> Table:
+    """Return the quality of an encoder on one or more splits."""
+    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the encoder", title_justify="left")
+    for split, values in found.items():
+        for metric, name in (("metric1", "all fields masked"), ("metric2", "item-ID masked")):
+            columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
+            table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
+    return table

@@ -1,0 +1,39 @@
+"""Where a model is trained: devices, precision, one process or several under torchrun."""
+
+import os
+from typing import Literal, get_args
+
+from lightning_fabric import Fabric
+
+from resid.errors import InputError
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "64-true"]
+
+
+def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> Fabric:
+    """Start what a model is trained on.
+
+    Under ``torchrun`` the processes that it started are the devices, and `devices` is not looked at.
+
+    Parameters
+    ----------
+    accelerator
+        ``"cpu"``, ``"cuda"``, ``"mps"``, or ``"auto"`` for the best that is there.
+    devices
+        How many of them; more than one starts as many processes.
+    precision
+        ``"32-true"`` is plain single precision; ``"bf16-mixed"`` computes matrix products in bfloat16.
+    """
+    if precision not in get_args(Precision):
+        raise InputError(f"there is no precision '{precision}'; there are {', '.join(get_args(Precision))}.")
+    started = int(os.environ.get("LOCAL_WORLD_SIZE", devices))
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
+    strategy = "ddp" if started * nodes > 1 else "auto"
+    try:
+        fabric = Fabric(
+            accelerator=accelerator, devices=started, num_nodes=nodes, strategy=strategy, precision=precision
+        )
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"cannot train on {devices} × '{accelerator}': {error}") from error
+    fabric.launch()
+    return fabric

@@ -1,0 +1,47 @@
+"""What the loop asks of its process: sums in a fixed order, and to hear signals instead of dying of them."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+torch_deterministic: Any = torch.utils.deterministic  # a module that pretends to be typed
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Let several threads add up in an order that is always the same, while the block runs."""
+    before, fill = torch.are_deterministic_algorithms_enabled(), torch_deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(before or wanted)
+    torch_deterministic.fill_uninitialized_memory = False  # nothing here reads memory that it did not write
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch_deterministic.fill_uninitialized_memory = fill
+
+
+@contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect the first SIGINT or SIGTERM instead of dying at once; a second one is obeyed at once."""
+    received: list[int] = []
+    previous: dict[int, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            previous[caught] = signal.signal(caught, note)
+    except ValueError:  # not in the main thread, where signals cannot be caught
+        pass
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

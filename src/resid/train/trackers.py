@@ -1,0 +1,125 @@
+"""Experiment trackers: each gets the settings of a run once and its metrics after every epoch.
+
+The JSON lines in the run's folder are complete without them; they come with the extra ``track``. A run that continues
+goes on in the same record: which one that is, is noted in the folder.
+"""
+
+import importlib
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from resid.errors import InputError
+
+
+class Tracker(Protocol):
+    """What the loop tells a tracker."""
+
+    def log(self, metrics: dict[str, float], epoch: int) -> None:
+        """Record the metrics of an epoch."""
+
+    def finish(self) -> None:
+        """Close the record: the run is done."""
+
+
+class TensorBoard:
+    """Event files in the run's folder, for ``tensorboard --logdir``."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+        writer = _import("torch.utils.tensorboard").SummaryWriter
+        self.writer = writer(str(folder / "tensorboard"), purge_step=epoch + 1)
+        if epoch == 0:
+            self.writer.add_text("settings", f"```\n{json.dumps(settings, indent=1)}\n```")
+
+    def log(self, metrics: dict[str, float], epoch: int) -> None:
+        """Write an event per metric."""
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, epoch)
+        self.writer.flush()
+
+    def finish(self) -> None:
+        """Close the file."""
+        self.writer.close()
+
+
+class MLflow:
+    """A run of MLflow; where it is kept and in which experiment is set by MLflow's own variables."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+        self.client = _import("mlflow").MlflowClient()
+        noted = folder / "mlflow-run.txt"
+        if epoch and noted.exists():
+            self.run = noted.read_text(encoding="utf-8")
+            return
+        name = _import("mlflow.environment_variables").MLFLOW_EXPERIMENT_NAME.get() or "resid"
+        experiment = self.client.get_experiment_by_name(name)
+        identity = experiment.experiment_id if experiment else self.client.create_experiment(name)
+        self.run = self.client.create_run(identity, run_name=folder.resolve().parent.name).info.run_id
+        noted.write_text(self.run, encoding="utf-8")
+        for setting, value in settings.items():
+            self.client.log_param(self.run, setting, value)
+
+    def log(self, metrics: dict[str, float], epoch: int) -> None:
+        """Write the metrics; MLflow allows no @ in a name."""
+        for name, value in metrics.items():
+            self.client.log_metric(self.run, name.replace("@", "_at_"), value, step=epoch)
+
+    def finish(self) -> None:
+        """Mark the run as finished."""
+        self.client.set_terminated(self.run)
+
+
+class WandB:
+    """A run of Weights & Biases; project and mode are set by its own variables."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+        wandb = _import("wandb")
+        noted = folder / "wandb-run.txt"
+        identity = noted.read_text(encoding="utf-8") if epoch and noted.exists() else uuid.uuid4().hex[:8]
+        noted.write_text(identity, encoding="utf-8")
+        self.run = wandb.init(dir=str(folder), id=identity, resume="allow", config=settings)
+
+    def log(self, metrics: dict[str, float], epoch: int) -> None:
+        """Send the metrics."""
+        self.run.log(metrics, step=epoch)
+
+    def finish(self) -> None:
+        """Send what is left and close the run."""
+        self.run.finish()
+
+
+TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
+
+
+def open_trackers(names: Sequence[str], folder: Path, settings: dict[str, Any], epoch: int) -> list[Tracker]:
+    """Open trackers by name.
+
+    Parameters
+    ----------
+    names
+        Of `TRACKERS`.
+    folder
+        The run's folder.
+    settings
+        Of the run.
+    epoch
+        The epochs that are done; above 0, the record that was begun goes on.
+    """
+    if unknown := [name for name in names if name not in TRACKERS]:
+        raise InputError(f"there is no tracker '{unknown[0]}'; there are {', '.join(TRACKERS)}.")
+    return [TRACKERS[name](folder, settings, epoch) for name in names]
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"'{error.name}' is not installed; install the trackers: pip install 'resid[track]'."
+        ) from error
