@@ -43,7 +43,7 @@ class PlainFamae(nn.Module):
         histories, targets = self.model.windows(batch)
         masked = self.model.draw_masks(len(targets), generator)
         hidden = self.hidden(histories, targets, masked)
-        return self.model.loss(hidden, targets, masked, self.model.draw_negatives(targets, generator))
+        return self.model.loss(hidden, targets, masked, self.model.draw_negatives(len(targets), generator))
 
     def hidden(self, histories, targets, masked):
         """Return h_T, shape (batch, width)."""

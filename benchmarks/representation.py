@@ -20,14 +20,15 @@ CLUSTERS = 64
 
 
 def nearest_recall(vectors, last, targets, k=10):
-    """Share of targets among the k items nearest to the last item, itself included."""
+    """Share of targets among the k items nearest to the last item, itself included, in expectation over ties."""
     squares = (vectors**2).sum(axis=1)
     found = 0
     for begin in range(0, len(last), 1_000):
         part = slice(begin, begin + 1_000)
         distances = squares - 2 * vectors[last[part]] @ vectors.T
-        own = distances[np.arange(len(distances)), targets[part]]
-        found += ((distances < own[:, None]).sum(axis=1) < k).sum()
+        own = distances[np.arange(len(distances)), targets[part], None]
+        before, level = (distances < own).sum(axis=1), (distances == own).sum(axis=1)
+        found += np.clip((k - before) / level, 0, 1).sum()  # of items at the same distance, any may come first
     return float(found / len(last))
 
 

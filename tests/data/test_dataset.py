@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import polars as pl
 import pytest
 
 from resid import Dataset, InputError
@@ -75,6 +76,18 @@ class TestLookups:
     def test_values_and_codes(self, data):
         stores = data.item_table["store"][:3].to_list()
         assert data.field_codes("store", [*stores, None, "unknown"]).tolist() == [*data.fields[:3, 0], 0, -1]
+
+    def test_further_items_are_read_as_its_own(self, data, shop, tmp_path):
+        items = shop.item_table
+        ids, codes = data.encode_items(items)
+        assert ids.to_list() == items["item"].to_list()
+        own = data.item_indices(ids)
+        assert np.array_equal(codes[own >= 0], data.fields[own[own >= 0]])
+        other = items.with_columns(item=pl.lit("new") + pl.col("item"), store=pl.lit("elsewhere"))
+        other.write_parquet(tmp_path / "new.parquet")
+        ids, codes = data.encode_items(tmp_path / "new.parquet")
+        assert ids[0] == "new" + items["item"][0]
+        assert (codes[:, 0] == -1).all()
 
     def test_unknown_vocabulary(self, data):
         with pytest.raises(InputError, match="there is no field 'shop'; the fields are store, cat1"):

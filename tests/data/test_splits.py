@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resid import Dataset
 from resid.data.splits import split_windows, unseen_targets
 
 histories = st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=12), min_size=1, max_size=8)
@@ -52,3 +53,18 @@ def test_unseen_targets(histories):
              zip(windows_of(split), unseen[split.name], strict=True) if new]  # fmt: skip
     assert windows_of(added["train"]) == windows_of(plain["train"]) + extra
     assert windows_of(added["test"]) == windows_of(plain["test"])
+
+
+def test_occurring_items_and_a_sample(shop):
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+    for split in (data.train, data.validation, data.test.sample(20)):
+        items = set()
+        for index in range(len(split)):
+            history, target = split.window(index)
+            items |= {*history.tolist(), target}
+        assert set(np.flatnonzero(split.occurring_items).tolist()) == items
+    some = data.test.sample(20, seed=1)
+    assert len(some) == 20
+    assert np.isin(some.end, data.test.end).all()
+    assert np.array_equal(some.end, data.test.sample(20, seed=1).end)
+    assert data.test.sample(10**9) is data.test

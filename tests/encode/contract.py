@@ -8,17 +8,20 @@ from resid.encode import Encoder
 
 
 class EncoderContract:
-    def make(self) -> Encoder:
+    @classmethod
+    def make(cls) -> Encoder:
         """Return an encoder that is quickly fitted; the same one every time."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def small(self, shop):
+    @classmethod
+    def small(cls, shop):
         return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
 
     @pytest.fixture(scope="class")
-    def embeddings(self, small):
-        return self.make().fit(small).embed(small)
+    @classmethod
+    def embeddings(cls, small):
+        return cls.make().fit(small).embed(small)
 
     def test_it_is_an_encoder(self, small):
         encoder = self.make()

@@ -29,7 +29,8 @@ def fitted(data):
 
 
 class TestContract(EncoderContract):
-    def make(self):
+    @classmethod
+    def make(cls):
         return FAMAE(dataclasses.replace(SMALL, epochs=2))
 
 
@@ -129,6 +130,59 @@ class TestEmbeddings:
     def test_no_embeddings(self, tmp_path):
         with pytest.raises(InputError, match="no whole embeddings are here"):
             ItemEmbeddings.load(tmp_path)
+
+
+class TestUnseenItems:
+    """What training never saw is predicted from the other fields."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def parts(cls):
+        log = pl.DataFrame(
+            [(f"u{user}", f"i{(user + step) % 5}", step) for user in range(12) for step in range(5)]
+            + [("u0", "late", 99), ("u1", "late too", 99)],
+            schema=["user", "item", "timestamp"],
+            orient="row",
+        )
+        items = pl.DataFrame(
+            {"item": [*(f"i{n}" for n in range(5)), "late", "late too"], "store": [*"aabbc", "b", "nobody else's"]}
+        )
+        data = Dataset.from_tables(log, items, ["store"], k_core=1)
+        return data, FAMAE(dataclasses.replace(SMALL, epochs=2)).fit(data)
+
+    def test_in_the_dataset(self, parts):
+        data, encoder = parts
+        late, too = data.item_indices(["late", "late too"])
+        assert np.flatnonzero(~data.train.occurring_items).tolist() == sorted([late, too])
+        found, model = encoder.embed(data), encoder.model_.eval()
+        seen = data.item_indices(["i0", "i1", "i2", "i3", "i4"])
+        table = model.tables[0].weight.detach().numpy()
+        assert np.array_equal(found.part("item")[seen], table[seen])
+        nothing = torch.empty(1, 0, dtype=torch.int64)
+        with torch.no_grad():
+            hidden = model.hidden(nothing, model.codes[[late]], torch.tensor([[True, False]]))[0].numpy()
+        length = np.linalg.norm(table[seen], axis=1).mean()
+        assert found.part("item")[late] == pytest.approx(hidden / np.linalg.norm(hidden) * length, abs=1e-5)
+        assert np.array_equal(found.part("store")[late], found.part("store")[data.item_indices(["i2"])[0]])
+        directions = [part[too] / np.linalg.norm(part[too]) for part in (found.part("item"), found.part("store"))]
+        assert directions[0] == pytest.approx(directions[1], abs=1e-5)  # nothing of it was seen, its store neither
+
+    def test_not_in_the_dataset(self, parts):
+        data, encoder = parts
+        table = pl.DataFrame({"item": ["new", "newer"], "store": ["b", "a store of its own"]})
+        ids, vectors = encoder.embed_new(data, table)
+        assert ids.to_list() == ["new", "newer"]
+        late = data.item_indices(["late"])[0]
+        assert vectors[0] == pytest.approx(encoder.embed(data).vectors[late], abs=1e-6)  # the same fields
+        assert np.isfinite(vectors).all()
+        assert not np.allclose(vectors[0], vectors[1])
+        unit = encoder.embed_new(data, table, normalize=True)[1].reshape(2, 2, -1)
+        assert np.linalg.norm(unit, axis=2) == pytest.approx(np.ones((2, 2)), abs=1e-5)
+
+    def test_a_table_without_the_fields(self, parts):
+        data, encoder = parts
+        with pytest.raises(InputError, match=r"the items table.*'store'"):
+            encoder.embed_new(data, pl.DataFrame({"item": ["new"]}))
 
 
 class TestSaving:

@@ -11,6 +11,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
@@ -140,6 +141,17 @@ def prepare(
         steps=report.steps,
         notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in unseen.items()},
     )
+
+
+def encode_items(items: Any, data: Dataset) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the ids of further items and their field codes; see `Dataset.encode_items`."""
+    settings = data.settings
+    table = open_table(items, "items", ["item", *(settings.fields or ())])
+    table = checked_items(table, "item", settings.fields or (), ())
+    listed = table.engine.collect(table.frame).drop(ROW)
+    fields = field_columns(listed, settings, table)
+    codes = [data.field_codes(name, fields[name]) for name in data.field_names]
+    return listed["item"], np.stack(codes, axis=1) if codes else np.zeros((len(listed), 0), dtype=np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:

@@ -50,6 +50,15 @@ class Split:
         """The target of every window, shape (n_windows,)."""
         return np.asarray(self.sequence[self.end])
 
+    @property
+    def occurring_items(self) -> NDArray[np.bool_]:
+        """Which items occur in the windows, as target or in a history, shape (n_items,)."""
+        covered = np.bincount(self.begin, minlength=len(self.sequence) + 1)
+        covered -= np.bincount(self.end + 1, minlength=len(self.sequence) + 1)
+        occurring = np.zeros(self.n_items, dtype=bool)
+        occurring[self.sequence[np.cumsum(covered[:-1]) > 0]] = True
+        return occurring
+
     def sample(self, count: int, seed: int = 0) -> "Split":
         """Return at most `count` windows, drawn without replacement, in their order."""
         if count >= len(self):

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+import polars as pl
 import torch
 import torch.nn.functional as f
 from lightning_fabric import Fabric
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from resid.data.batches import Batches
 from resid.data.dataset import Dataset
@@ -25,6 +28,7 @@ from resid.train.checkpoint import load_checkpoint, save_checkpoint
 log = logging.getLogger(__name__)
 
 ITEM = "item"  # what the item-ID is called among the fields
+_ROWS = 4096  # items whose missing parts are predicted at a time
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,9 @@ class FAMAE:
     def embed(self, data: Dataset, *, normalize: bool = False) -> ItemEmbeddings:
         """Return, for every item, its field embeddings side by side, the item-ID first.
 
+        What training never saw has no embedding: an item that occurs in no training window, a store with such items
+        alone. Its place is taken by what the model predicts there from the item's other fields.
+
         Parameters
         ----------
         data
@@ -129,13 +136,55 @@ class FAMAE:
             Give every field's part length 1.
         """
         self._require_fit(data)
-        names = (ITEM, *data.field_names)
-        with torch.no_grad():
-            parts = [table(self.model_.codes[:, field]) for field, table in enumerate(self.model_.embeddings())]
-            vectors = torch.cat([f.normalize(part, dim=1) if normalize else part for part in parts], dim=1)
-        width = self.settings.width
+        vectors = self._represent(data, self.model_.codes, normalize)
+        names, width = self.model_.names, self.settings.width
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
-        return ItemEmbeddings(vectors.cpu().numpy(), columns, data.fingerprint)
+        return ItemEmbeddings(vectors, columns, data.fingerprint)
+
+    def embed_new(self, data: Dataset, items: Any, *, normalize: bool = False) -> tuple[pl.Series, NDArray[np.float32]]:
+        """Return vectors for items that are not in the Dataset, from their fields alone.
+
+        Parameters
+        ----------
+        data
+            The Dataset that it was fitted to.
+        items
+            A path or a frame with the column ``item`` and the columns that were given as fields. A value that the
+            Dataset does not know is predicted from the others.
+        normalize
+            As for `embed`.
+
+        Returns
+        -------
+        ids, vectors
+            The items' ids, and their vectors, shape (items, fields × width), with the columns of `embed`.
+        """
+        self._require_fit(data)
+        ids, fields = data.encode_items(items)
+        codes = torch.from_numpy(np.concatenate([np.full((len(ids), 1), -1), fields], axis=1))
+        return ids, self._represent(data, codes.to(self.model_.codes.device), normalize)
+
+    @torch.no_grad()
+    def _represent(self, data: Dataset, codes: Tensor, normalize: bool) -> NDArray[np.float32]:
+        """Concatenate the embeddings of codes, shape (items, J), and predict those that training never saw."""
+        model = self.model_.eval()
+        seen = model.codes[torch.from_numpy(data.train.occurring_items)]
+        fields = list(enumerate(model.embeddings()))
+        unknown = torch.stack([~torch.isin(codes[:, field], seen[:, field]) for field, _ in fields], dim=1)
+        codes = codes.masked_fill(unknown, 0)
+        parts = torch.stack([table(codes[:, field]) for field, table in fields], dim=1)  # (items, J, width)
+        lengths = torch.stack([table(seen[:, field]).norm(dim=1).mean() for field, table in fields])
+        incomplete = unknown.any(dim=1).nonzero()[:, 0]
+        for first in range(0, len(incomplete), _ROWS):
+            rows = incomplete[first : first + _ROWS]
+            nothing = torch.empty(len(rows), 0, dtype=torch.int64, device=codes.device)
+            predicted = f.normalize(model.hidden(nothing, codes[rows], unknown[rows]), dim=1)
+            filled = predicted[:, None] * lengths[:, None]
+            parts[rows] = torch.where(unknown[rows, :, None], filled, parts[rows])
+        if normalize:
+            parts = f.normalize(parts, dim=2)
+        vectors: NDArray[np.float32] = parts.flatten(1).cpu().numpy()
+        return vectors
 
     def quality(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Measure the encoder on a split; see `resid.encode.quality`."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from resid.data.batches import PADDING, Batch
 from resid.nn import Dropout, EncoderLayer
 
+_GROUP = 32  # targets that share their negatives
 _RANDOM_SHARE = 0.2  # of the positions that "random" masks, as in BERT4Rec
 
 
@@ -111,7 +112,7 @@ class FamaeModel(nn.Module):
         else:
             masked = self.draw_masks(len(targets), generator)
             hidden = self.hidden(histories, targets, masked)
-        return self.loss(hidden, targets, masked, self.draw_negatives(targets, generator))
+        return self.loss(hidden, targets, masked, self.draw_negatives(len(targets), generator))
 
     def hidden(self, histories: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
         """Return h_T, shape (batch, width).
@@ -192,17 +193,20 @@ class FamaeModel(nn.Module):
         parts = [table(codes[:, field]) for field, table in enumerate(self.embeddings())]
         return torch.stack(parts).sum(dim=0)
 
-    def draw_negatives(self, targets: Tensor, generator: torch.Generator) -> list[Tensor | None]:
-        """Draw candidates, uniform over all values but the target's, for the fields that are not scored whole."""
-        drawn: list[Tensor | None] = []
-        for field, table in enumerate(self.embeddings()):
-            if not table.sparse:
-                drawn.append(None)
-                continue
-            others = torch.randint(self.sizes[field] - 1, (len(targets), self.negatives), generator=generator)
-            others = others.to(targets.device)
-            drawn.append(others + (others >= targets[:, field, None]))
-        return drawn
+    def draw_negatives(self, count: int, generator: torch.Generator) -> list[Tensor | None]:
+        """Draw candidates for the fields that are not scored whole, for so many targets.
+
+        Returns
+        -------
+        list
+            For each field None, or values drawn uniformly, shape (groups, negatives): the targets of a group share them,
+            so that a step reads and updates a few thousand rows of a table and not a hundred thousand.
+        """
+        shape = (-(-count // _GROUP), self.negatives)
+        return [
+            torch.randint(len(table.weight), shape, generator=generator).to(self.codes.device) if table.sparse else None
+            for table in self.embeddings()
+        ]
 
     def loss(
         self, hidden: Tensor, targets: Tensor, masked: Tensor, negatives: list[Tensor | None]
@@ -216,21 +220,30 @@ class FamaeModel(nn.Module):
         targets, masked
             Field codes and which are hidden, shape (batch, J).
         negatives
-            For each field None, to score its whole vocabulary, or candidates of shape (batch, negatives).
+            For each field None, to score its whole vocabulary, or candidates as `draw_negatives` gives them; a candidate
+            that is the target itself does not count.
         """
         scale = hidden.shape[1] ** 0.5
         queries = f.normalize(hidden, dim=1) * scale  # so that a product with a unit vector is √d·cos
         terms: dict[str, Tensor] = {}
         for field, table in enumerate(self.embeddings()):
-            rows = masked[:, field].nonzero()[:, 0]
-            query, positive, drawn = queries[rows], targets[rows, field], negatives[field]
+            rows, drawn = masked[:, field], negatives[field]
             if drawn is None:
-                logits = query @ f.normalize(table.weight, dim=1).T
-                summed = f.cross_entropy(logits, positive, reduction="sum")
+                logits = queries[rows] @ f.normalize(table.weight, dim=1).T
+                summed = f.cross_entropy(logits, targets[rows, field], reduction="sum")
             else:
-                candidates = table(torch.cat([positive[:, None], drawn[rows]], dim=1))  # (rows, 1 + negatives, width)
-                logits = torch.einsum("rd,rcd->rc", query, f.normalize(candidates, dim=2))
-                summed = -logits.log_softmax(dim=1)[:, 0].sum()
+                own = (queries * f.normalize(table(targets[:, field]), dim=1)).sum(dim=1, keepdim=True)
+                others = self._grouped_logits(queries, targets[:, field], f.normalize(table(drawn), dim=2), drawn)
+                summed = (torch.cat([own, others], dim=1).logsumexp(dim=1) - own[:, 0])[rows].sum()
             terms[f"loss.{self.names[field]}"] = summed / len(hidden)
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}
+
+    @staticmethod
+    def _grouped_logits(queries: Tensor, targets: Tensor, candidates: Tensor, values: Tensor) -> Tensor:
+        """Multiply the queries of each group with its candidates, shape (groups, negatives, width); (batch, negatives)."""
+        groups, count = values.shape
+        short = groups * _GROUP - len(queries)
+        logits = f.pad(queries, (0, 0, 0, short)).view(groups, _GROUP, -1) @ candidates.transpose(1, 2)
+        same = f.pad(targets, (0, short), value=-1).view(groups, _GROUP, 1) == values[:, None]
+        return logits.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]
