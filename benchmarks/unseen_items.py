@@ -17,7 +17,7 @@ import torch.nn.functional as f
 
 from resid import Dataset
 from resid.encode import FAMAE, FamaeSettings
-from resid.encode.quality import ranking_metrics, target_ranks
+from resid.encode.metrics import ranking_metrics, target_ranks
 
 NEIGHBOURS = 10
 

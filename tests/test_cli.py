@@ -92,6 +92,11 @@ class TestCommands:
         answer = run("demo", cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
         assert "the test target" in answer.stdout
+        rows = [line.split("│")[1:-1] for line in answer.stdout.splitlines() if line.startswith("│ ")]
+        epochs = [[float(cell) for cell in row] for row in rows if len(row) == 5 and row[0].strip().isdigit()]
+        assert len(epochs) == 8
+        assert epochs[-1][2] > 1.5 * epochs[0][2]  # Metric 1 rises
+        assert epochs[-1][4] > epochs[0][4]  # so does Metric 2
         assert Dataset.load(tmp_path / "demo-shop").field_names == ("store", "cat1", "cat2", "cat3")
 
     def test_output_that_nobody_reads_or_can_show(self, tables, tmp_path):
@@ -105,6 +110,32 @@ class TestCommands:
         assert run("--version").stdout.startswith("0.")
 
 
+@pytest.fixture(scope="module")
+def prepared(shop, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"]).save(folder)
+    return folder
+
+
+class TestEncode:
+    def test_it_continues_and_says_what_it_found(self, prepared, tmp_path, capsys):
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "width=16", "--set", "hidden=16"]
+        assert main([*arguments, "--epochs", "2", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["epochs"] == 2
+        assert facts["settings"]["width"] == 16
+        assert set(facts["test"]["metric1"]) == {"recall@5", "recall@10", "ndcg@5", "ndcg@10"}
+        written = (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns
+        assert main([*arguments, "--epochs", "2"]) == 0
+        assert "item-ID masked" in capsys.readouterr().out
+        assert (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns == written
+
+    def test_a_loss_that_explodes(self, prepared, tmp_path, capsys):
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "learning_rate=1e30", "--epochs", "2"]
+        assert main(arguments) == 3
+        assert "Error: step 2, epoch 1: 'loss." in capsys.readouterr().err.replace("\n", " ")
+
+
 class TestBadInput:
     """One sentence on standard error, exit code 2, and nothing left behind."""
 
@@ -115,6 +146,20 @@ class TestBadInput:
         errors = [line for line in captured.err.splitlines() if line.startswith("Error: ")]
         assert len(errors) == 1
         assert match in errors[0]
+
+    def test_encode(self, prepared, tmp_path, capsys):
+        arguments = ("encode", prepared, "--out", tmp_path / "run", "--epochs", 1)
+        self.refused(capsys, "there is no setting 'wide'; there are epochs", *arguments, "--set", "wide=3")
+        self.refused(capsys, "--set: 'width' is not of the form name=value", *arguments, "--set", "width")
+        self.refused(capsys, "the setting 'dropout' cannot be '2'", *arguments, "--set", "dropout=2")
+        self.refused(capsys, "must be a multiple of the heads", *arguments, "--set", "width=30")
+        self.refused(capsys, "there is no tracker 'excel'", *arguments, "--track", "excel")
+        self.refused(capsys, "this is a Dataset; choose another folder", "encode", prepared, "--out", prepared)
+        self.refused(capsys, "not a Dataset", "encode", tmp_path, "--out", tmp_path / "run")
+        small = ("--set", "width=16", "--set", "hidden=16")
+        assert main([*map(str, arguments), *small]) == 0
+        capsys.readouterr()
+        self.refused(capsys, "a run of another configuration", *arguments, *small, "--seed", 1)
 
     def test_bad_table(self, tables, tmp_path, capsys):
         pl.read_parquet(tables[0]).with_columns(user=pl.lit(None, pl.String)).write_csv(tmp_path / "[log].csv")

@@ -10,6 +10,10 @@ class InputError(ValueError):
     """Something the user gave cannot be used; the message names it and says what to do."""
 
 
+class TrainingError(RuntimeError):
+    """Training cannot go on: something is no longer a number."""
+
+
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
     """Turn a full disk met while writing below `folder` into an `InputError`; other errors pass."""

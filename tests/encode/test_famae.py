@@ -92,7 +92,7 @@ def slow_loss(model, hidden, targets, masked, negatives):
             drawn = negatives[field]
             others = range(len(table))
             if drawn is not None:
-                others = [own, *(value for value in drawn[row // 32].tolist() if value != own)]
+                others = [own, *(value for value in drawn[row // model.share_negatives].tolist() if value != own)]
             cosines = {
                 value: f.cosine_similarity(hidden[row], table[value], dim=0) * WIDTH**0.5 for value in set(others)
             }
@@ -102,9 +102,10 @@ def slow_loss(model, hidden, targets, masked, negatives):
 
 
 class TestLoss:
-    @pytest.mark.parametrize("threshold", [10_000, 20, 1])
-    def test_equals_the_formula(self, data, batch, threshold):
-        model = make(data, full_softmax_up_to=threshold, negatives=7, weights=[1.0, 0.5, 2.0, 0.0, 1.0])
+    @pytest.mark.parametrize(("threshold", "share"), [(10_000, 32), (20, 32), (1, 32), (1, 1), (1, 48)])
+    def test_equals_the_formula(self, data, batch, threshold, share):
+        options = {"full_softmax_up_to": threshold, "share_negatives": share}
+        model = make(data, negatives=7, weights=[1.0, 0.5, 2.0, 0.0, 1.0], **options)
         histories, targets, masked = inputs(model, batch)
         hidden = model.hidden(histories, targets, masked)
         negatives = model.draw_negatives(len(targets), torch.Generator().manual_seed(0))
@@ -185,8 +186,30 @@ class TestRandomPositions:
         assert set(terms) == {"loss", "loss.item", *(f"loss.{name}" for name in data.field_names)}
 
     def test_masked_values_do_not_leak(self, data, batch):
-        """Only what is masked is hidden: its value does not matter to any position's state."""
+        """Whatever the masked fields of any position hold, the states are the same; and what is not masked counts."""
+        model = make(data, masking="random").double()
+        histories, targets = model.windows(batch)
+        states = []
+        for change in (None, "masked", "visible"):
+            original = model.fuse
+            if change:
+
+                def changed(codes, masked, change=change, original=original):
+                    other = (codes + 1) % torch.tensor(model.sizes)
+                    return original(torch.where(masked if change == "masked" else ~masked, other, codes), masked)
+
+                model.fuse = changed
+            states.append(model.hidden_at_random(histories, targets, torch.Generator().manual_seed(5))[0])
+            model.fuse = original
+        assert torch.equal(states[0], states[1])
+        assert not torch.allclose(states[0], states[2])
+
+    def test_what_is_returned_was_masked(self, data, batch):
+        """The tokens of the returned positions carry mask vectors: other mask vectors, other states."""
         model = make(data, masking="random")
-        codes = model.codes[torch.from_numpy(batch.targets)]
-        everything = torch.ones_like(codes, dtype=torch.bool)
-        assert torch.equal(model.fuse(codes, everything), model.fuse(torch.zeros_like(codes), everything))
+        histories, targets = model.windows(batch)
+        before = model.hidden_at_random(histories, targets, torch.Generator().manual_seed(5))[0]
+        with torch.no_grad():
+            model.masks *= -2.0
+        after = model.hidden_at_random(histories, targets, torch.Generator().manual_seed(5))[0]
+        assert not torch.isclose(before, after).all(dim=1).any()

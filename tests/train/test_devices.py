@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def torchrun(folder, processes):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
-        [*command, "-m", "tests.train.toy", str(folder), "0", "plain"],
+        [*command, "-m", "tests.train.toy", str(folder), "plain"],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -33,7 +33,7 @@ def test_two_processes_train_the_same_model_as_one(tmp_path):
     """Without dropout or noise, two halves of a batch give the gradient of the whole, sparse tables included."""
     finished = torchrun(tmp_path / "two", 2)
     assert finished.returncode == 0, finished.stderr
-    alone, history = run(tmp_path / "one", plain=True)
+    alone, history = run(tmp_path / "one", plain=True, evaluate=lambda: {"score": 0.0})
     together, _ = load_checkpoint(tmp_path / "two" / "best.safetensors")
     for name, tensor in alone.state_dict().items():
         torch.testing.assert_close(together[name], tensor, atol=1e-4, rtol=1e-3)
@@ -63,3 +63,5 @@ def test_refusals():
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="cannot train on 1 × 'cuda'"):
             open_fabric("cuda")
+    with pytest.raises(InputError, match="cannot train on -1 × 'cpu'"):
+        open_fabric(devices=-1)

@@ -2,20 +2,22 @@
 
 import dataclasses
 import json
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from resid import InputError
-from resid.train import TrainingError
+from resid.data import Batches
+from resid.train import TrainingError, train
 from resid.train.checkpoint import load_checkpoint
-from tests.train.toy import SETTINGS, run
+from resid.train.loop import clip_gradients
+from tests.train.toy import SETTINGS, STEPS_PER_EPOCH, data, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,39 +31,107 @@ def same_weights(first, second):
 def uninterrupted(tmp_path_factory):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield run(tmp_path_factory.mktemp("whole"))
+    yield run(tmp_path_factory.mktemp("whole"), evaluate=lambda: {"score": 0.0})
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_ends_with_the_same_weights(uninterrupted, tmp_path, sign):
-    """Kill a real process again and again, at random moments, and let it continue."""
-    command = [sys.executable, "-m", "tests.train.toy", str(tmp_path), "0.02"]
-    chance, deaths = random.Random(sign), 0
-    for _ in range(3):
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        begun = time.monotonic()
-        while process.poll() is None and not any(tmp_path.iterdir()) and time.monotonic() - begun < 60:
-            time.sleep(0.05)
-        time.sleep(3 + chance.random())
-        if process.poll() is None:
-            deaths += 1
-            process.send_signal(sign)
-        process.wait()
-    assert deaths
-    model, history = run(tmp_path)
+def die(folder, number, where, call):
+    """Start a process that is hit by a signal at a given moment; return its exit code."""
+    command = [sys.executable, "-m", "tests.train.toy", str(folder), f"die={int(number)},{where},{call}"]
+    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode
+
+
+def finish_and_compare(folder, uninterrupted):
+    model, history = run(folder, evaluate=lambda: {"score": 0.0})
     assert same_weights(model, uninterrupted[0])
     for ours, theirs in zip(history, uninterrupted[1], strict=True):
-        assert {k: v for k, v in ours.items() if k != "samples_per_second"} == pytest.approx(
-            {k: v for k, v in theirs.items() if k != "samples_per_second"}, rel=1e-12
-        )
+        speeds = ours.pop("samples_per_second"), theirs.get("samples_per_second")
+        assert min(speeds) >= 0
+        assert ours == pytest.approx({k: v for k, v in theirs.items() if k != "samples_per_second"}, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, None)], ids=lambda value: str(value)
+)
+def test_a_stopped_run_ends_with_the_same_weights(uninterrupted, tmp_path, number, code):
+    """Stop a real process in the middle of an epoch, then in an epoch's last step, and in an evaluation."""
+    for where, call, step, next_batch in (("step", 7, 7, 7), ("step", 11, 18, 18), ("evaluation", 2, 36, 0)):
+        returned = die(tmp_path, number, where, call)
+        assert returned == code if code else returned not in (0, -9)
+        facts = load_checkpoint(tmp_path / "checkpoint.safetensors")[1]
+        assert (facts["state"]["step"], facts["batches"]["next_batch"]) == (step, next_batch)
+    finish_and_compare(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [("step", 5), ("step", STEPS_PER_EPOCH + 9), ("evaluation", 2), ("replace", 1), ("replace", 2), ("replace", 4)],
+)
+def test_a_killed_run_ends_with_the_same_weights(uninterrupted, tmp_path, where, call):
+    """Kill a real process without warning: in a step, an evaluation, before the best weights or a checkpoint are there."""
+    assert die(tmp_path, signal.SIGKILL, where, call) == -signal.SIGKILL
+    finish_and_compare(tmp_path, uninterrupted)
+
+
+def test_a_line_that_a_kill_cut_off_is_forgotten(uninterrupted, tmp_path):
+    assert die(tmp_path, signal.SIGKILL, "evaluation", 3) == -signal.SIGKILL
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "lo')
+    finish_and_compare(tmp_path, uninterrupted)
 
 
 def test_a_finished_run_is_not_trained_again(uninterrupted, tmp_path):
     run(tmp_path)
-    model, history = run(tmp_path, poison=1)  # a single step would fail
+    model, history = run(tmp_path, at_step=lambda call, loss: pytest.fail("it trains"))
     assert same_weights(model, uninterrupted[0])
     assert len(history) == SETTINGS.epochs
+    assert not model.training
+
+
+def test_the_callers_random_numbers_are_left_alone(tmp_path):
+    dataset = data()
+    model = Bias(dataset.n_items)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    train(model, Batches(dataset.train, 64), dataclasses.replace(SETTINGS, epochs=1), tmp_path)
+    assert torch.equal(torch.rand(2), expected)
+
+
+class Bias(nn.Module):
+    """The popularity of items: nothing random, and two names for one parameter."""
+
+    def __init__(self, n_items):
+        super().__init__()
+        self.first = nn.Linear(1, n_items)
+        self.second = self.first
+
+    def forward(self, batch, generator):
+        logits = self.first(torch.ones(len(batch), 1)) + self.second(torch.ones(len(batch), 1))
+        return {"loss": nn.functional.cross_entropy(logits, torch.from_numpy(batch.targets))}
+
+
+def test_tied_weights_are_saved_and_continued(tmp_path):
+    dataset = data()
+    for epochs in (1, 2):
+        settings = dataclasses.replace(SETTINGS, epochs=2)
+        model = Bias(dataset.n_items)
+        evaluations = iter(range(epochs))
+
+        def evaluate(evaluations=evaluations):
+            if next(evaluations, None) is None:
+                raise KeyboardInterrupt
+            return {}
+
+        if epochs == 1:
+            with pytest.raises(KeyboardInterrupt):
+                train(model, Batches(dataset.train, 64, seed=1), settings, tmp_path, evaluate=evaluate)
+        else:
+            train(model, Batches(dataset.train, 64, seed=1), settings, tmp_path, evaluate=evaluate)
+    whole = Bias(dataset.n_items)
+    whole.load_state_dict(load_checkpoint(tmp_path / "best.safetensors")[0])
+    assert torch.equal(whole.first.weight, model.first.weight)
+    assert whole.second.weight is whole.first.weight
 
 
 def test_early_stopping_keeps_the_best_weights(tmp_path):
@@ -74,11 +144,69 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     assert torch.equal(tensors["read.weight"], model.read.weight)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
-    with pytest.raises(TrainingError, match=r"step 3, epoch 1: 'part' is nan; there is no checkpoint yet"):
-        run(tmp_path / "a", poison=3)
-    with pytest.raises(TrainingError, match=r"the last good checkpoint is .*checkpoint\.safetensors; lower"):
-        run(tmp_path / "b", poison=30)
+def poison(step, factor):
+    return lambda call, loss: loss * factor if call == step else loss
+
+
+class TestNotANumber:
+    def test_the_loss(self, tmp_path):
+        with pytest.raises(TrainingError, match=r"step 3, epoch 1: 'part' is nan; there is no checkpoint yet"):
+            run(tmp_path / "a", at_step=poison(3, float("nan")))
+        with pytest.raises(TrainingError, match=r"the last good checkpoint is .*checkpoint\.safetensors; lower"):
+            run(tmp_path / "b", at_step=poison(30, float("inf")))
+
+    def test_the_gradient(self, tmp_path):
+        """A loss that is finite with a gradient that is not, in the last step of an epoch: no weight is touched."""
+
+        class Steep(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, value):
+                return value * 1.0
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * float("inf")
+
+        with pytest.raises(TrainingError, match=r"step 18, epoch 1: the gradient's norm is (nan|inf)"):
+            run(tmp_path, at_step=lambda call, loss: Steep.apply(loss) if call == STEPS_PER_EPOCH else loss)
+        assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_no_training_windows(tmp_path):
+    empty = data().train.sample(1)
+    empty = dataclasses.replace(empty, begin=empty.begin[:0], end=empty.end[:0], users=empty.users[:0])
+    with pytest.raises(InputError, match="there are no training windows"):
+        train(Bias(3), Batches(empty, 4), SETTINGS, tmp_path)
+
+
+def test_the_learning_rate(tmp_path):
+    """Linear warm-up to the full rate, then half a cosine to zero."""
+    rates = []
+
+    class Recording(torch.optim.AdamW):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("resid.train.loop.torch.optim.AdamW", Recording)
+        run(tmp_path)
+    steps = 3 * STEPS_PER_EPOCH
+    expected = [0.01 * (step + 1) / 5 for step in range(5)]
+    expected += [0.005 * (1 + np.cos(np.pi * (step - 5) / (steps - 5))) for step in range(5, steps)]
+    assert rates == pytest.approx(expected)
+
+
+def test_gradients_are_clipped_together():
+    sparse, dense = nn.Embedding(4, 2, sparse=True), nn.Linear(2, 1, bias=False)
+    (dense(sparse(torch.tensor([1, 1, 2]))).sum() * 100).backward()
+    parameters = [sparse.weight, dense.weight]
+    before = [p.grad.to_dense().clone() for p in parameters]
+    norm = float(torch.cat([g.flatten() for g in before]).norm())
+    assert clip_gradients(parameters, 0.5) == pytest.approx(norm, rel=1e-5)
+    for parameter, gradient in zip(parameters, before, strict=True):
+        torch.testing.assert_close(parameter.grad.to_dense(), gradient * (0.5 / norm))
+    assert clip_gradients(parameters, 10.0) == pytest.approx(0.5, rel=1e-5)
 
 
 class TestCheckpoints:

@@ -40,13 +40,33 @@ def test_equal_at_the_first_use_of_a_row():
 
 
 def test_moments_catch_up():
-    _, _, (ours, theirs) = run([[0, 3], [0], [0], [0, 3]])
-    state = ours.state[ours.param_groups[0]["params"][0]]
-    expected = theirs.state[theirs.param_groups[0]["params"][0]]
-    # The gradients differ a little, for dense AdamW moved row 3 meanwhile; row 0 was always used.
-    torch.testing.assert_close(state["mean"][0], expected["exp_avg"][0])
-    torch.testing.assert_close(state["square"][0], expected["exp_avg_sq"][0])
+    """Between two uses of a row its moments shrink as dense AdamW's would, by β for every step."""
+    sparse, _ = tables()
+    optimizer = RowwiseAdamW(sparse.parameters(), **OPTIONS)
+    gradients = [1.0, 0.0, 0.0, 0.5]
+    for gradient in gradients:
+        optimizer.zero_grad()
+        used = torch.tensor([0, 3] if gradient else [0])
+        (sparse(used) * torch.tensor([[1.0], [gradient]])[: len(used)]).sum().backward()
+        optimizer.step()
+    state = optimizer.state[sparse.weight]
+    mean = square = 0.0
+    for gradient in gradients:
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+    torch.testing.assert_close(state["mean"][3], torch.full((4,), mean))
+    torch.testing.assert_close(state["square"][3], torch.full((4,), square))
     assert state["last"].tolist() == [4, 0, 0, 4, 0, 0]
+
+
+def test_the_state_comes_back_as_it_was():
+    _, _, (optimizer, _) = run([[0, 3], [0]])
+    sparse, _ = tables()
+    other = RowwiseAdamW(sparse.parameters(), **OPTIONS)
+    other.load_state_dict(optimizer.state_dict())
+    for name, tensor in optimizer.state[optimizer.param_groups[0]["params"][0]].items():
+        loaded = other.state[sparse.weight][name]
+        assert loaded.dtype == tensor.dtype
+        assert torch.equal(loaded, tensor)
 
 
 def test_decay_of_a_row_that_was_not_used_catches_up():

@@ -15,6 +15,7 @@ from rich.text import Text
 from resid import InputError
 from resid.cli import demo, download, encode, info, prepare  # noqa: F401 - each adds its command to the application
 from resid.cli.app import app, errors
+from resid.errors import TrainingError
 
 
 def _fail(sentence: str) -> int:
@@ -23,7 +24,7 @@ def _fail(sentence: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, or 2 for input that cannot be used."""
+    """Run the command and return its exit code: 0, 2 for input that cannot be used, 3 for training that failed."""
     # Being told to stop is an exception like an interrupt, so that what was begun is cleared away.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show becomes a question mark
@@ -42,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(f"{missing} is missing; see resid --help.")
     except (InputError, CycloptsError) as error:
         return _fail(str(error))
+    except TrainingError as error:
+        _fail(str(error))
+        return 3
     except KeyboardInterrupt:
         errors.print("Interrupted; what was there before is untouched.")
         return 130

@@ -9,6 +9,7 @@ from rich.markup import escape
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import epochs_table, quality_table
+from resid.data.dataset import MANIFEST as DATASET_MANIFEST
 from resid.progress import ConsoleProgress
 
 
@@ -23,7 +24,7 @@ def encode(
     change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu",
     devices: int = 1,
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true",
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
     track: str = "",
     as_json: AsJson = False,
 ) -> None:
@@ -57,6 +58,8 @@ def encode(
     from resid.encode import FAMAE, FamaeSettings  # torch takes a second to import, which other commands need not wait
     from resid.train import open_fabric
 
+    if (out / DATASET_MANIFEST).exists():
+        raise InputError(f"{out}: this is a Dataset; choose another folder for the run.")
     dataset = Dataset.load(data)
     changes = _changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
     settings = (FamaeSettings.paper() if recipe == "paper" else FamaeSettings()).changed(**changes)
@@ -71,7 +74,7 @@ def encode(
     )
     if not first:
         return
-    encoder.save(out, dataset)
+    encoder.save(out)
     encoder.embed(dataset).save(out / "embeddings")
     found = {"validation": encoder.quality(dataset, "validation"), "test": encoder.quality(dataset, "test")}
     if as_json:

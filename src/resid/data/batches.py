@@ -106,7 +106,7 @@ class Batches:
             number = self.next_batch
             first = batch_order[number] * self.batch_size
             self.next_batch += 1  # the batch counts as taken once it is handed out
-            yield self._batch(order[first : first + self.batch_size], number)
+            yield self.batch(order[first : first + self.batch_size], number)
         self.epoch, self.next_batch = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,7 +141,8 @@ class Batches:
         order = order[np.lexsort((lengths[order], pools))]
         return order, random.permutation(len(self))
 
-    def _batch(self, index: NDArray[np.int64], number: int) -> Batch:
+    def batch(self, index: NDArray[np.int64], number: int = 0) -> Batch:
+        """Return the windows `index` of the split as one batch, with the negatives of the batch `number`."""
         split = self.split
         begin, end = split.begin[index], split.end[index]
         positions = end[:, None] - np.arange((end - begin).max(), 0, -1)  # (batch, longest history)

@@ -1,5 +1,6 @@
 """FAMAE as an encoder: fit it to a Dataset, take its item embeddings."""
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,10 @@ from torch import Tensor
 
 from resid.data.batches import Batches
 from resid.data.dataset import Dataset
+from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FamaeModel
-from resid.encode.quality import quality
+from resid.encode.metrics import quality
 from resid.errors import InputError
 from resid.progress import Progress
 from resid.train import TrainSettings, train
@@ -28,6 +30,7 @@ from resid.train.checkpoint import load_checkpoint, save_checkpoint
 log = logging.getLogger(__name__)
 
 ITEM = "item"  # what the item-ID is called among the fields
+_SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose missing parts are predicted at a time
 
 
@@ -41,12 +44,19 @@ class FamaeSettings(TrainSettings):
         Of the Transformer.
     negatives
         Candidates drawn for a vocabulary that is not scored whole.
+    share_negatives
+        So many targets share their candidates, so that a step touches few rows of a large table.
     full_softmax_up_to
         The largest vocabulary that is scored whole.
+    field_weights
+        The α_k of the loss, the item-ID's first; all 1 by default.
+    input_norm
+        Normalise the input tokens, which the paper does not say.
     masking
         ``"last"`` masks fields of the target, as the paper does; ``"random"`` those of random positions, as BERT does.
     validation_windows
-        At most so many windows are measured after every epoch, always the same ones.
+        At most so many windows are measured after every epoch, always the same ones; fewer where the catalogue is so
+        large that it would take more than five billion scores, but a thousand at least.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
         See `TrainSettings`.
     """
@@ -57,14 +67,26 @@ class FamaeSettings(TrainSettings):
     hidden: Annotated[int, Field(ge=1)] = 512
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     negatives: Annotated[int, Field(ge=1)] = 128
+    share_negatives: Annotated[int, Field(ge=1)] = 32
     full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
+    field_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
+    input_norm: bool = True
     masking: Literal["last", "random"] = "last"
     validation_windows: Annotated[int, Field(ge=1)] = 50_000
 
     @classmethod
     def paper(cls) -> Self:
-        """Return the settings of the paper: batches of 2048, 128 negatives, at most 500 epochs, patience 3."""
-        return cls(batch_size=2048, epochs=500, patience=3, full_softmax_up_to=4096)
+        """Return the settings of the paper: batches of 2048, 128 negatives of each target's own, at most 500 epochs.
+
+        A catalogue of at most 4,096 items, which none of the paper's is, would be scored whole.
+        """
+        return cls(
+            batch_size=2048, epochs=500, patience=3, share_negatives=1, full_softmax_up_to=4096, input_norm=False
+        )
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"the width, {self.width}, must be a multiple of the heads, {self.heads}")
 
 
 class FAMAE:
@@ -106,8 +128,9 @@ class FAMAE:
             Shows epochs and steps.
         """
         _check_fields(data)
-        self.model_ = build_model(data, self.settings)
-        watched = data.validation.sample(self.settings.validation_windows)
+        self.model_, self.fingerprint_ = build_model(data, self.settings), data.fingerprint
+        affordable = max(1_000, _SCORES_PER_EVALUATION // data.n_items)
+        watched = data.validation.sample(min(self.settings.validation_windows, affordable))
         self.history_ = train(
             self.model_,
             Batches(data.train, self.settings.batch_size_for(len(data.train)), seed=self.settings.seed),
@@ -172,7 +195,9 @@ class FAMAE:
         fields = list(enumerate(model.embeddings()))
         unknown = torch.stack([~torch.isin(codes[:, field], seen[:, field]) for field, _ in fields], dim=1)
         codes = codes.masked_fill(unknown, 0)
-        parts = torch.stack([table(codes[:, field]) for field, table in fields], dim=1)  # (items, J, width)
+        parts = torch.empty(*codes.shape, self.settings.width, device=codes.device)  # (items, J, width)
+        for field, table in fields:
+            parts[:, field] = table(codes[:, field])
         lengths = torch.stack([table(seen[:, field]).norm(dim=1).mean() for field, table in fields])
         incomplete = unknown.any(dim=1).nonzero()[:, 0]
         for first in range(0, len(incomplete), _ROWS):
@@ -182,7 +207,7 @@ class FAMAE:
             filled = predicted[:, None] * lengths[:, None]
             parts[rows] = torch.where(unknown[rows, :, None], filled, parts[rows])
         if normalize:
-            parts = f.normalize(parts, dim=2)
+            parts /= parts.norm(dim=2, keepdim=True).clamp_min(1e-12)
         vectors: NDArray[np.float32] = parts.flatten(1).cpu().numpy()
         return vectors
 
@@ -191,12 +216,39 @@ class FAMAE:
         self._require_fit(data)
         return quality(self.model_, getattr(data, split))
 
-    def save(self, folder: str | Path, data: Dataset) -> None:
-        """Write weights and settings into a folder, in one file."""
+    def attention(
+        self, data: Dataset, split: Literal["validation", "test"], windows: NDArray[np.int64]
+    ) -> list[Tensor]:
+        """Return the attention weights of the target, all of its fields masked.
+
+        Parameters
+        ----------
+        data
+            The Dataset that it was fitted to.
+        split
+            Where the windows are taken from.
+        windows
+            Their numbers, shape (windows,).
+
+        Returns
+        -------
+        list of Tensor
+            For every layer the weights, shape (windows, heads, longest history + 1), the target last.
+        """
         self._require_fit(data)
+        some: Split = getattr(data, split)
+        some = dataclasses.replace(some, begin=some.begin[windows], end=some.end[windows], users=some.users[windows])
+        batch = Batches(some, len(windows), shuffle=False).batch(np.arange(len(windows)))
+        histories, targets = self.model_.windows(batch)
+        with torch.no_grad():
+            return self.model_.eval().attention(histories, targets, torch.ones_like(targets, dtype=torch.bool))
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and settings into a folder, in one file."""
+        self._require_fit()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"settings": self.settings.plain(), "fingerprint": data.fingerprint}
+        facts = {"settings": self.settings.plain(), "fingerprint": self.fingerprint_}
         save_checkpoint(folder / "famae.safetensors", dict(self.model_.state_dict()), facts)
 
     @classmethod
@@ -207,19 +259,25 @@ class FAMAE:
         if facts["fingerprint"] != data.fingerprint:
             raise InputError(f"{path}: this encoder was fitted to another Dataset; fit it again.")
         encoder = cls(FamaeSettings.checked(**facts["settings"]))
-        encoder.model_ = build_model(data, encoder.settings)
+        encoder.model_, encoder.fingerprint_ = build_model(data, encoder.settings), data.fingerprint
         encoder.model_.load_state_dict(tensors)
+        encoder.model_.eval()
         return encoder
 
-    def _require_fit(self, data: Dataset) -> None:
+    def _require_fit(self, data: Dataset | None = None) -> None:
         if not hasattr(self, "model_"):
             raise InputError("the encoder is not fitted yet; call fit first.")
-        if len(self.model_.codes) != data.n_items:
+        if data is not None and self.fingerprint_ != data.fingerprint:
             raise InputError("the encoder was fitted to another Dataset; fit it again.")
 
 
 def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
     """Build the network for a Dataset, its weights drawn by the seed."""
+    if settings.field_weights is not None and len(settings.field_weights) != 1 + len(data.field_names):
+        raise InputError(
+            f"field_weights has {len(settings.field_weights)} numbers; give one for the item-ID and one for each of the "
+            f"fields {', '.join(data.field_names)}."
+        )
     codes = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -232,7 +290,10 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
             heads=settings.heads,
             hidden=settings.hidden,
             dropout=settings.dropout,
+            weights=settings.field_weights,
             negatives=settings.negatives,
+            share_negatives=settings.share_negatives,
+            input_norm=settings.input_norm,
             full_softmax_up_to=settings.full_softmax_up_to,
             masking=settings.masking,
         )

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from resid.data.batches import PADDING, Batch
 from resid.nn import Dropout, EncoderLayer
 
-_GROUP = 32  # targets that share their negatives
 _RANDOM_SHARE = 0.2  # of the positions that "random" masks, as in BERT4Rec
 
 
@@ -40,6 +39,10 @@ class FamaeModel(nn.Module):
         The α_k of the loss, length J; all 1 by default.
     negatives
         Candidates drawn for a field whose vocabulary is not scored whole.
+    share_negatives
+        So many targets share the candidates that are drawn.
+    input_norm
+        Normalise the input tokens.
     full_softmax_up_to
         Vocabularies of at most this size are scored whole. Larger tables get sparse gradients, so that a step's cost
         does not grow with them.
@@ -60,7 +63,9 @@ class FamaeModel(nn.Module):
         dropout: float = 0.1,
         weights: Sequence[float] | None = None,
         negatives: int = 128,
-        full_softmax_up_to: int = 4096,
+        share_negatives: int = 32,
+        full_softmax_up_to: int = 32_768,
+        input_norm: bool = True,
         masking: Literal["last", "random"] = "last",
     ) -> None:
         super().__init__()
@@ -69,10 +74,14 @@ class FamaeModel(nn.Module):
         self.masking = masking
         self.negatives = negatives
         self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.sizes)
-        self.tables = nn.ModuleList(nn.Embedding(size, width, sparse=size > full_softmax_up_to) for size in self.sizes)
+        self.share_negatives = share_negatives
+        self.sampled = tuple(size > full_softmax_up_to for size in self.sizes)
+        self.tables = nn.ModuleList(
+            nn.Embedding(size, width, sparse=sampled) for size, sampled in zip(self.sizes, self.sampled, strict=True)
+        )
         self.masks = nn.Parameter(torch.empty(len(self.sizes), width))  # m_j
         self.positions = nn.Parameter(torch.empty(max_length, width))
-        self.input_norm = nn.LayerNorm(width)
+        self.input_norm = nn.LayerNorm(width) if input_norm else nn.Identity()
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
@@ -202,14 +211,19 @@ class FamaeModel(nn.Module):
             For each field None, or values drawn uniformly, shape (groups, negatives): the targets of a group share them,
             so that a step reads and updates a few thousand rows of a table and not a hundred thousand.
         """
-        shape = (-(-count // _GROUP), self.negatives)
+        shape = (-(-count // self.share_negatives), self.negatives)
         return [
-            torch.randint(len(table.weight), shape, generator=generator).to(self.codes.device) if table.sparse else None
-            for table in self.embeddings()
+            torch.randint(size, shape, generator=generator).to(self.codes.device) if sampled else None
+            for size, sampled in zip(self.sizes, self.sampled, strict=True)
         ]
 
     def loss(
-        self, hidden: Tensor, targets: Tensor, masked: Tensor, negatives: list[Tensor | None]
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        masked: Tensor,
+        negatives: Sequence[Tensor | None],
+        units: Sequence[Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms.
 
@@ -222,6 +236,8 @@ class FamaeModel(nn.Module):
         negatives
             For each field None, to score its whole vocabulary, or candidates as `draw_negatives` gives them; a candidate
             that is the target itself does not count.
+        units
+            The tables' rows at length 1, if they are at hand.
         """
         scale = hidden.shape[1] ** 0.5
         queries = f.normalize(hidden, dim=1) * scale  # so that a product with a unit vector is √d·cos
@@ -229,7 +245,8 @@ class FamaeModel(nn.Module):
         for field, table in enumerate(self.embeddings()):
             rows, drawn = masked[:, field], negatives[field]
             if drawn is None:
-                logits = queries[rows] @ f.normalize(table.weight, dim=1).T
+                unit = units[field] if units else f.normalize(table.weight, dim=1)
+                logits = queries[rows] @ unit.T
                 summed = f.cross_entropy(logits, targets[rows, field], reduction="sum")
             else:
                 own = (queries * f.normalize(table(targets[:, field]), dim=1)).sum(dim=1, keepdim=True)
@@ -239,11 +256,10 @@ class FamaeModel(nn.Module):
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}
 
-    @staticmethod
-    def _grouped_logits(queries: Tensor, targets: Tensor, candidates: Tensor, values: Tensor) -> Tensor:
+    def _grouped_logits(self, queries: Tensor, targets: Tensor, candidates: Tensor, values: Tensor) -> Tensor:
         """Multiply the queries of each group with its candidates, shape (groups, negatives, width); (batch, negatives)."""
-        groups, count = values.shape
-        short = groups * _GROUP - len(queries)
-        logits = f.pad(queries, (0, 0, 0, short)).view(groups, _GROUP, -1) @ candidates.transpose(1, 2)
-        same = f.pad(targets, (0, short), value=-1).view(groups, _GROUP, 1) == values[:, None]
+        (groups, count), group = values.shape, self.share_negatives
+        short = groups * group - len(queries)
+        logits = f.pad(queries, (0, 0, 0, short)).view(groups, group, -1) @ candidates.transpose(1, 2)
+        same = f.pad(targets, (0, short), value=-1).view(groups, group, 1) == values[:, None]
         return logits.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]

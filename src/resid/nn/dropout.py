@@ -23,7 +23,7 @@ class Dropout(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Return values of the same shape."""
-        dropped = round(self.chance * 65536)
+        dropped = min(round(self.chance * 65536), 65535)
         if not self.training or dropped == 0:
             return values
         if values.device.type != "cpu":

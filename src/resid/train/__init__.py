@@ -1,8 +1,9 @@
 """Training: one loop for every model, with early stopping, checkpoints and exact resume."""
 
+from resid.errors import TrainingError
 from resid.train.devices import open_fabric
-from resid.train.loop import TrainingError, train
+from resid.train.loop import make_optimizers, train
 from resid.train.rowwise import RowwiseAdamW
 from resid.train.settings import TrainSettings
 
-__all__ = ["RowwiseAdamW", "TrainSettings", "TrainingError", "open_fabric", "train"]
+__all__ = ["RowwiseAdamW", "TrainSettings", "TrainingError", "make_optimizers", "open_fabric", "train"]

@@ -21,15 +21,21 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
     path
         The file.
     tensors
-        By name; they are copied to contiguous memory.
+        By name; tied ones are written once.
     facts
         What JSON can hold.
     """
     partial = path.with_name(f".{path.name}.partial")
     with explain_full_disk(path.parent):
         try:
-            contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(contiguous, partial, metadata={"facts": json.dumps(facts)})
+            once: dict[tuple[int, ...], str] = {}  # tensors that are one and the same, by their first name
+            same = {
+                name: first
+                for name, t in tensors.items()
+                if (first := once.setdefault((t.data_ptr(), t.numel(), *t.stride()), name)) != name and t.numel()
+            }
+            written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
+            save_file(written, partial, metadata={"facts": json.dumps(facts), "same": json.dumps(same)})
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(partial, path)
@@ -48,7 +54,11 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dictionary
+            for name, first in json.loads(file.metadata().get("same", "{}")).items():
+                tensors[name] = tensors[first]
             return tensors, json.loads(file.metadata()["facts"])
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file.") from error
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a whole checkpoint ({error}); remove it to start again.") from error
 

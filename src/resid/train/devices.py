@@ -7,7 +7,7 @@ from lightning_fabric import Fabric
 
 from resid.errors import InputError
 
-Precision = Literal["32-true", "bf16-mixed", "16-mixed", "64-true"]
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> Fabric:
@@ -33,7 +33,7 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
         fabric = Fabric(
             accelerator=accelerator, devices=started, num_nodes=nodes, strategy=strategy, precision=precision
         )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError) as error:
         raise InputError(f"cannot train on {devices} × '{accelerator}': {error}") from error
     fabric.launch()
     return fabric

@@ -12,7 +12,8 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from resid.data.batches import Batch, Batches
-from resid.errors import InputError
+from resid.errors import InputError, TrainingError, explain_full_disk
 from resid.progress import Progress, Silent
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.process import deterministic, stop_signals
@@ -36,10 +37,6 @@ log = logging.getLogger(__name__)
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 METRICS = "metrics.jsonl"
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on: the loss is no longer a number."""
 
 
 @dataclass
@@ -108,19 +105,26 @@ def train(
     InputError
         If the folder holds a run of another configuration, or a checkpoint that is not whole.
     """
+    if not len(batches):
+        raise InputError("there are no training windows: every history has three items or fewer.")
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, torch.random.fork_rng(devices=[]):
         place = Path(fabric.broadcast(str(folder or temporary)))
         run = _Run(model, batches, settings, place, configuration or {}, fabric)
-        run.resume()
-        run.open_trackers(trackers)
-        with stop_signals() as stopped, deterministic(fabric.device.type == "cpu"):
+        continued = run.resume()
+        with (
+            run.follow(trackers, continued),
+            stop_signals() as stopped,
+            deterministic(fabric.device.type == "cpu"),
+        ):
             while not run.state.finished:
                 run.epoch(progress or Silent(), stopped)
-                metrics = evaluate() if evaluate and fabric.global_rank == 0 else {}
+                metrics = evaluate() if evaluate and run.writes else {}
                 run.end_epoch(fabric.broadcast(metrics), monitor)
+                run.leave_if_told(stopped)
         fabric.barrier()  # nobody reads before the first process has written
         run.load_best()
+        model.eval()
         history = run.history()
         fabric.barrier()  # nor removes the folder before all have read
         return history
@@ -140,24 +144,29 @@ class _Run:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
-        self.configuration = {"settings": settings.plain(), "data": batches.split.fingerprint, **configuration}
+        self.configuration = {
+            "settings": settings.plain(),
+            "data": batches.split.fingerprint,
+            "processes": fabric.world_size,
+            "precision": fabric._precision.precision,
+            **configuration,
+        }
         self.state = _State()
         self.trackers: list[Tracker] = []
         self.writes = fabric.global_rank == 0
-        sparse = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
-        options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
-        rows = [parameter for parameter in model.parameters() if id(parameter) in sparse]
-        dense = [parameter for parameter in model.parameters() if id(parameter) not in sparse]
-        optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, fused=True, **options)] if dense else []
-        optimizers += [RowwiseAdamW(rows, **options)] if rows else []
-        self.wrapped, *self.optimizers = fabric.setup(model, *optimizers)
+        self.samples, self.seconds = 0, 0.0  # of the epoch under way
+        if fabric.world_size > 1 and fabric.device.type != "cpu":
+            for module in model.modules():  # sparse gradients can be averaged over CPUs only
+                if isinstance(module, nn.Embedding):
+                    module.sparse = False
+        self.wrapped, *self.optimizers = fabric.setup(model, *make_optimizers(model, settings))
 
-    def resume(self) -> None:
-        """Take up the last checkpoint, if there is one."""
+    def resume(self) -> bool:
+        """Take up the last checkpoint; return whether there is one."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             self._trim_history()
-            return
+            return False
         tensors, facts = load_checkpoint(path)
         if facts.get("configuration") != json.loads(json.dumps(self.configuration)):
             raise InputError(f"{path}: this is a run of another configuration; choose another folder, or remove it.")
@@ -168,14 +177,23 @@ class _Run:
         self.state = _State(**facts["state"])
         self._trim_history()
         log.info("continuing after step %d, epoch %d", self.state.step, self.state.epoch)
+        return True
 
-    def open_trackers(self, names: Sequence[str]) -> None:
-        """Let trackers follow the run, from where it is."""
+    @contextmanager
+    def follow(self, names: Sequence[str], continued: bool) -> Iterator[None]:
+        """Let trackers follow the run from where it is, and close their records however it ends."""
         if self.writes and not self.state.finished:
-            self.trackers = open_trackers(names, self.folder, self.configuration["settings"], self.state.epoch)
+            settings = self.configuration["settings"]
+            self.trackers = open_trackers(names, self.folder, settings, self.state.epoch, continued)
+        try:
+            yield
+        finally:
+            for tracker in self.trackers:
+                tracker.close(self.state.finished)
 
     def checkpoint(self) -> None:
         """Save everything that the rest of the run depends on."""
+        sums = self._mean_over_processes(self.state.loss_sums)
         if not self.writes:
             return
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -188,7 +206,7 @@ class _Run:
             "configuration": self.configuration,
             "optimizers": groups,
             "batches": self.batches.state_dict(),
-            "state": asdict(self.state),
+            "state": asdict(self.state) | {"loss_sums": sums},
         }
         save_checkpoint(self.folder / CHECKPOINT, tensors, facts)
 
@@ -205,22 +223,26 @@ class _Run:
                 self.seconds = time.monotonic() - started
                 left = timedelta(seconds=round(self.seconds / (state.step - first_step) * (total_steps - state.step)))
                 advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, all epochs in {left}")
-                if number := self._stop(stopped):
-                    self.checkpoint()
-                    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+                self.leave_if_told(stopped)
 
-    def _stop(self, stopped: list[int]) -> int:
-        """Return the signal that any of the processes got, so that all stop after the same step; 0 for none."""
+    def leave_if_told(self, stopped: list[int]) -> None:
+        """Save and leave if any of the processes got a signal, so that all stop after the same step."""
         number = stopped[0] if stopped else 0
-        if self.fabric.world_size == 1:
-            return number
-        return int(torch.as_tensor(self.fabric.all_gather(torch.tensor(number))).max())
+        if self.fabric.world_size > 1:
+            number = int(torch.as_tensor(self.fabric.all_gather(torch.tensor(number))).max())
+        if number:
+            self.checkpoint()
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _mean_over_processes(self, values: dict[str, float]) -> dict[str, float]:
+        means = torch.as_tensor(self.fabric.all_reduce(torch.tensor(list(values.values()), dtype=torch.float64)))
+        return dict(zip(values, means.tolist(), strict=True))
 
     def _step(self, batch: Batch) -> float:
         state = self.state
         seed = _mix(self.settings.seed, state.step, self.fabric.global_rank)
         torch.manual_seed(seed)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(_mix(seed, 1))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.settings.learning_rate * self._rate(state.step)
@@ -228,18 +250,13 @@ class _Run:
         share = batch.share(self.fabric.global_rank, ranks)
         terms: dict[str, Tensor] = self.wrapped(share, generator)
         values = {name: float(term.detach()) for name, term in terms.items()}
-        if bad := sorted((name for name, value in values.items() if not math.isfinite(value)), key="loss".__eq__):
-            path = self.folder / CHECKPOINT
-            good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
-            raise TrainingError(
-                f"step {state.step + 1}, epoch {state.epoch + 1}: '{bad[0]}' is {values[bad[0]]}; {good}; "
-                "lower the learning rate or clip the gradient."
-            )
+        for name in sorted(values, key="loss".__eq__):  # the terms first, which tell more than their sum
+            self._require_finite(f"'{name}'", values[name])
         # The processes' gradients are averaged; the mean over the batch weighs each share by its size.
-        whole = len(share) * ranks / len(batch) if len(share) < len(batch) else 1.0
-        self.fabric.backward(terms["loss"] * whole)
-        if self.settings.clip:
-            clip_gradients(list(self.model.parameters()), self.settings.clip)
+        share_weight = len(share) * ranks / len(batch) if len(share) < len(batch) else 1.0
+        self.fabric.backward(terms["loss"] * share_weight)
+        norm = clip_gradients(list(self.model.parameters()), self.settings.clip or math.inf)
+        self._require_finite("the gradient's norm", norm)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -247,6 +264,16 @@ class _Run:
         for name, value in values.items():
             state.loss_sums[name] = state.loss_sums.get(name, 0.0) + value
         return values["loss"]
+
+    def _require_finite(self, what: str, value: float) -> None:
+        if math.isfinite(value):
+            return
+        path = self.folder / CHECKPOINT
+        good = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
+        raise TrainingError(
+            f"step {self.state.step + 1}, epoch {self.state.epoch + 1}: {what} is {value}; {good}; "
+            "lower the learning rate or clip the gradient."
+        )
 
     def _rate(self, step: int) -> float:
         """Cosine over all epochs, after a linear warm-up."""
@@ -260,16 +287,15 @@ class _Run:
         """Record the epoch, keep the best weights, decide whether to go on, and save."""
         state = self.state
         state.epoch += 1
-        means = torch.tensor([total / len(self.batches) for total in state.loss_sums.values()], dtype=torch.float64)
-        reduced = self.fabric.all_reduce(means)  # the mean over the processes
-        losses = dict(zip(state.loss_sums, torch.as_tensor(reduced).tolist(), strict=True))
+        sums = self._mean_over_processes(state.loss_sums)
+        losses = {name: total / len(self.batches) for name, total in sums.items()}
         state.loss_sums = {}
         record = {
             "epoch": state.epoch,
             "step": state.step,
             **losses,
             **metrics,
-            "samples_per_second": round(self.samples / self.seconds, 1),
+            "samples_per_second": round(self.samples / max(self.seconds, 1e-9), 1),
         }
         value = metrics[monitor] if monitor else float(state.epoch)
         if value > state.best:
@@ -279,14 +305,12 @@ class _Run:
         waited = state.epoch - state.best_epoch
         patience = self.settings.patience if monitor else 0
         state.finished = state.epoch >= self.settings.epochs or bool(patience and waited >= patience)
-        if self.writes:
-            with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        self.checkpoint()
         for tracker in self.trackers:
             tracker.log(record, state.epoch)
-            if state.finished:
-                tracker.finish()
+        if self.writes:
+            with explain_full_disk(self.folder), (self.folder / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        self.checkpoint()
         log.info(" ".join(f"{name} {value:.5g}" for name, value in record.items()))
 
     def load_best(self) -> None:
@@ -297,7 +321,8 @@ class _Run:
     def history(self) -> list[dict[str, Any]]:
         """Return the metrics of every epoch."""
         path = self.folder / METRICS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may have cut the last one off
 
     def _trim_history(self) -> None:
         """Forget the lines that were written after the checkpoint from which the run goes on."""
@@ -305,8 +330,19 @@ class _Run:
         if path.exists() and self.writes:
             kept = [record for record in self.history() if record["epoch"] <= self.state.epoch]
             partial = path.with_name(f".{path.name}.partial")
-            partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-            os.replace(partial, path)
+            with explain_full_disk(self.folder):
+                partial.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+                os.replace(partial, path)
+
+
+def make_optimizers(model: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
+    """Return AdamW for the dense parameters and `RowwiseAdamW` for embedding tables with sparse gradients."""
+    sparse = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    rows = [parameter for parameter in model.parameters() if id(parameter) in sparse]
+    dense = [parameter for parameter in model.parameters() if id(parameter) not in sparse]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(dense, fused=True, **options)] if dense else []
+    return optimizers + ([RowwiseAdamW(rows, **options)] if rows else [])
 
 
 def clip_gradients(parameters: list[Tensor], limit: float) -> float:

@@ -33,6 +33,13 @@ class RowwiseAdamW(torch.optim.Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; the numbers of steps, which PyTorch turns into decimals, are integers again."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name, kind in (("step", torch.int64), ("last", torch.int32)):
+                state[name] = state[name].to(kind)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Update the rows that have a gradient."""

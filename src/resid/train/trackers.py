@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from resid.errors import InputError
+from resid.errors import InputError, first_line
 
 
 class Tracker(Protocol):
@@ -20,17 +20,17 @@ class Tracker(Protocol):
     def log(self, metrics: dict[str, float], epoch: int) -> None:
         """Record the metrics of an epoch."""
 
-    def finish(self) -> None:
-        """Close the record: the run is done."""
+    def close(self, finished: bool) -> None:
+        """Close the record; it is finished, or will be continued."""
 
 
 class TensorBoard:
     """Event files in the run's folder, for ``tensorboard --logdir``."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int, continued: bool) -> None:
         writer = _import("torch.utils.tensorboard").SummaryWriter
         self.writer = writer(str(folder / "tensorboard"), purge_step=epoch + 1)
-        if epoch == 0:
+        if not continued:
             self.writer.add_text("settings", f"```\n{json.dumps(settings, indent=1)}\n```")
 
     def log(self, metrics: dict[str, float], epoch: int) -> None:
@@ -39,7 +39,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, epoch)
         self.writer.flush()
 
-    def finish(self) -> None:
+    def close(self, finished: bool) -> None:
         """Close the file."""
         self.writer.close()
 
@@ -47,11 +47,12 @@ class TensorBoard:
 class MLflow:
     """A run of MLflow; where it is kept and in which experiment is set by MLflow's own variables."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int, continued: bool) -> None:
         self.client = _import("mlflow").MlflowClient()
         noted = folder / "mlflow-run.txt"
-        if epoch and noted.exists():
+        if continued and noted.exists():
             self.run = noted.read_text(encoding="utf-8")
+            self.client.update_run(self.run, "RUNNING")
             return
         name = _import("mlflow.environment_variables").MLFLOW_EXPERIMENT_NAME.get() or "resid"
         experiment = self.client.get_experiment_by_name(name)
@@ -66,18 +67,18 @@ class MLflow:
         for name, value in metrics.items():
             self.client.log_metric(self.run, name.replace("@", "_at_"), value, step=epoch)
 
-    def finish(self) -> None:
-        """Mark the run as finished."""
-        self.client.set_terminated(self.run)
+    def close(self, finished: bool) -> None:
+        """Mark the run as finished, or as killed."""
+        self.client.set_terminated(self.run, "FINISHED" if finished else "KILLED")
 
 
 class WandB:
     """A run of Weights & Biases; project and mode are set by its own variables."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any], epoch: int, continued: bool) -> None:
         wandb = _import("wandb")
         noted = folder / "wandb-run.txt"
-        identity = noted.read_text(encoding="utf-8") if epoch and noted.exists() else uuid.uuid4().hex[:8]
+        identity = noted.read_text(encoding="utf-8") if continued and noted.exists() else uuid.uuid4().hex[:8]
         noted.write_text(identity, encoding="utf-8")
         self.run = wandb.init(dir=str(folder), id=identity, resume="allow", config=settings)
 
@@ -85,9 +86,9 @@ class WandB:
         """Send the metrics."""
         self.run.log(metrics, step=epoch)
 
-    def finish(self) -> None:
+    def close(self, finished: bool) -> None:
         """Send what is left and close the run."""
-        self.run.finish()
+        self.run.finish(exit_code=0 if finished else 1)
 
 
 TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
@@ -97,7 +98,9 @@ TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
 }
 
 
-def open_trackers(names: Sequence[str], folder: Path, settings: dict[str, Any], epoch: int) -> list[Tracker]:
+def open_trackers(
+    names: Sequence[str], folder: Path, settings: dict[str, Any], epoch: int, continued: bool
+) -> list[Tracker]:
     """Open trackers by name.
 
     Parameters
@@ -109,11 +112,21 @@ def open_trackers(names: Sequence[str], folder: Path, settings: dict[str, Any], 
     settings
         Of the run.
     epoch
-        The epochs that are done; above 0, the record that was begun goes on.
+        The epochs that are done.
+    continued
+        Whether the run was begun before, so that its record goes on.
     """
     if unknown := [name for name in names if name not in TRACKERS]:
         raise InputError(f"there is no tracker '{unknown[0]}'; there are {', '.join(TRACKERS)}.")
-    return [TRACKERS[name](folder, settings, epoch) for name in names]
+    opened: list[Tracker] = []
+    for name in names:
+        try:
+            opened.append(TRACKERS[name](folder, settings, epoch, continued))
+        except InputError:
+            raise
+        except Exception as error:  # each tracker has error classes of its own, for a server that is not there
+            raise InputError(f"the tracker '{name}' cannot be used: {first_line(error)}.") from error
+    return opened
 
 
 def _import(module: str) -> Any:

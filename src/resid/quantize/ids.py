@@ -1,0 +1,144 @@
+"""Semantic IDs: what the Q-stage hands to the G-stage. Codes of items, and the tree of their prefixes as arrays."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from resid.errors import InputError, explain_full_disk
+
+
+class SemanticIds:
+    """The IDs of a catalogue, and the way back from IDs to items.
+
+    Parameters
+    ----------
+    codes
+        Shape (items, levels), from 0.
+    sizes
+        How many codes each level has; by default as many as occur.
+    item_ids
+        The items' own ids; by default their numbers.
+
+    Notes
+    -----
+    Prefixes are nodes of a tree. Those of one depth are numbered in lexicographic order, so the children of a node are
+    neighbours: ``children(depth, node)`` is a slice. Depth 0 is the root, and the nodes of the last depth are the IDs.
+    """
+
+    def __init__(
+        self, codes: ArrayLike, sizes: Sequence[int] | None = None, item_ids: Sequence[Any] | pl.Series | None = None
+    ) -> None:
+        self.codes: NDArray[np.int32] = np.ascontiguousarray(codes, dtype=np.int32)
+        if self.codes.ndim != 2 or not self.codes.size:
+            raise InputError(f"codes must have the shape (items, levels), not {self.codes.shape}.")
+        most = self.codes.max(axis=0) + 1
+        self.sizes = tuple(int(size) for size in (most if sizes is None else sizes))
+        if len(self.sizes) != self.codes.shape[1] or (most > self.sizes).any() or self.codes.min() < 0:
+            raise InputError(f"codes must be from 0 to below the sizes of the levels, {self.sizes}.")
+        names = range(len(self.codes)) if item_ids is None else item_ids
+        self.item_ids = pl.Series("item", names)
+        if len(self.item_ids) != len(self.codes):
+            raise InputError(f"there are {len(self.codes):,} codes and {len(self.item_ids):,} item ids.")
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def levels(self) -> int:
+        """How many codes an ID has."""
+        return len(self.sizes)
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """The items, sorted by their IDs; items of one ID in the order of the catalogue. Shape (items,)."""
+        return np.lexsort(self.codes.T[::-1])
+
+    @cached_property
+    def _tree(self) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int64]]]:
+        """The codes of the nodes of every depth from 1, and where the children of the nodes of every depth begin."""
+        ordered = self.codes[self.order]
+        new = np.zeros(len(ordered), dtype=bool)
+        new[0] = True
+        begins = [np.array([0])]  # the first item of every node, depth by depth
+        node_codes: list[NDArray[np.int32]] = []
+        first_child: list[NDArray[np.int64]] = []
+        for level in range(self.levels):
+            new[1:] |= ordered[1:, level] != ordered[:-1, level]
+            here = np.flatnonzero(new)
+            node_codes.append(ordered[here, level])
+            first_child.append(np.append(np.searchsorted(here, begins[-1]), len(here)))
+            begins.append(here)
+        first_child.append(np.append(begins[-1], len(ordered)))  # of the IDs: their items
+        return node_codes, first_child
+
+    def nodes(self, depth: int) -> int:
+        """Return the number of different prefixes of a length."""
+        return 1 if depth == 0 else len(self._tree[0][depth - 1])
+
+    def children(self, depth: int, node: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the codes that may follow a prefix, and the nodes of the next depth that they lead to."""
+        first, last = self._tree[1][depth][node : node + 2]
+        return self._tree[0][depth][first:last], np.arange(first, last)
+
+    def step(self, depth: int, nodes: ArrayLike, codes: ArrayLike) -> NDArray[np.int64]:
+        """Go from nodes of a depth to the next by a code each; -1 where no item has that prefix. Any shape."""
+        nodes, codes = np.asarray(nodes, dtype=np.int64), np.asarray(codes, dtype=np.int64)
+        keys = self._keys[depth]
+        wanted = nodes * self.sizes[depth] + codes
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((keys[place] == wanted) & (nodes >= 0), place, -1)
+
+    @cached_property
+    def _keys(self) -> list[NDArray[np.int64]]:
+        """Parent node and code of every node as one number, ascending, depth by depth."""
+        node_codes, first_child = self._tree
+        return [
+            np.repeat(np.arange(len(begin) - 1), np.diff(begin)) * size + codes
+            for codes, begin, size in zip(node_codes, first_child[:-1], self.sizes, strict=True)
+        ]
+
+    def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
+        """Return the items of each ID, shape (IDs, levels); none where no item has it."""
+        wanted = np.atleast_2d(np.asarray(codes, dtype=np.int64))
+        nodes = np.zeros(len(wanted), dtype=np.int64)
+        for level in range(self.levels):
+            nodes = self.step(level, nodes, wanted[:, level])
+        begin = self._tree[1][-1]
+        return [self.order[begin[node] : begin[node + 1]] if node >= 0 else self.order[:0] for node in nodes]
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two items share an ID."""
+        return self.nodes(self.levels) == len(self)
+
+    def table(self) -> pl.DataFrame:
+        """Return a table: item, c1, c2, …"""
+        columns = {f"c{level + 1}": self.codes[:, level] for level in range(self.levels)}
+        return pl.DataFrame({"item": self.item_ids, **columns})
+
+    def save(self, path: str | Path) -> None:
+        """Write the table as Parquet; the sizes of the levels are in its metadata."""
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with explain_full_disk(path.parent):
+            try:
+                self.table().write_parquet(partial, metadata={"sizes": ",".join(map(str, self.sizes))})
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "SemanticIds":
+        """Read what `save` wrote."""
+        try:
+            table = pl.read_parquet(path, glob=False)
+            sizes = [int(size) for size in pl.read_parquet_metadata(path)["sizes"].split(",")]
+            return cls(table.drop("item").to_numpy(), sizes, table["item"])
+        except (OSError, KeyError, ValueError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"{path}: no semantic IDs are here ({error}); quantize again.") from error
