@@ -24,6 +24,7 @@ format: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python benchmarks/famae.py
 
 clean:
 	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -54,6 +54,6 @@ class PlainFamae(nn.Module):
         parts = [table(codes[..., field]) for field, table in enumerate(model.tables)]
         last = [torch.where(masked[:, j, None], model.masks[j], part[:, -1]) for j, part in enumerate(parts)]
         tokens = torch.cat([sum(parts)[:, :-1], sum(last)[:, None]], dim=1)
-        tokens = self.dropout(model.input_norm(tokens + model.positions))
+        tokens = self.dropout(tokens + model.positions)
         padding = f.pad(histories == -1, (0, 1), value=False)
         return self.encoder(tokens, src_key_padding_mask=padding)[:, -1]

@@ -84,6 +84,7 @@ class ConsoleProgress:
                     f"{text}: {position / max(total, 1):.0%} of {total:,} {unit}{note and f', {note}'}",
                     highlight=False,
                     markup=False,
+                    soft_wrap=True,
                 )
 
         self.console.print(f"{text}: {total:,} {unit}", highlight=False, markup=False)

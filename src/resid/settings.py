@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from resid.errors import InputError
 
@@ -11,6 +11,7 @@ from resid.errors import InputError
 class Settings:
     """Base of the settings, each a frozen dataclass of pydantic."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @classmethod
@@ -23,8 +24,11 @@ class Settings:
             return cls(**values)
         except ValidationError as error:
             first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else "settings"
-            raise InputError(f"the setting '{name}' cannot be {first['input']!r}: {first['msg']}.") from error
+            if not first["loc"]:  # settings that do not go together
+                raise InputError(f"{first['msg'].removeprefix('Value error, ')}.") from error
+            raise InputError(
+                f"the setting '{first['loc'][0]}' cannot be {first['input']!r}: {first['msg']}."
+            ) from error
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values, which are checked as well."""

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
     except MissingArgumentError as error:
-        missing = error.argument.name if error.argument else "an argument"
+        missing = error.argument.name.lstrip("-").upper() if error.argument else "an argument"
         return _fail(f"{missing} is missing; see resid --help.")
     except (InputError, CycloptsError) as error:
         return _fail(str(error))
@@ -47,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         _fail(str(error))
         return 3
     except KeyboardInterrupt:
-        errors.print("Interrupted; what was there before is untouched.")
+        errors.print(
+            "Interrupted; what was there before is kept, and the same command continues what can be continued."
+        )
         return 130
     return 0

@@ -49,7 +49,7 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     errors.print("\nFAMAE learns item embeddings by predicting masked fields of the next item.", highlight=False)
     settings = FamaeSettings(width=64, hidden=128, epochs=8, learning_rate=3e-3, patience=0)
     encoder = FAMAE(settings).fit(data, progress=ConsoleProgress(errors))
-    output.print(epochs_table(encoder.history_))
+    output.print(epochs_table(encoder.history_, encoder.best_epoch_))
     output.print(quality_table({"test": encoder.quality(data, "test")}))
     output.print(
         f"\nWrote {escape(str(out))}. Try your own tables: resid prepare --help",

@@ -10,6 +10,7 @@ from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import epochs_table, quality_table
 from resid.data.dataset import MANIFEST as DATASET_MANIFEST
+from resid.data.folder import refuse_foreign_folder
 from resid.progress import ConsoleProgress
 
 
@@ -19,8 +20,8 @@ def encode(
     *,
     out: Path,
     recipe: Literal["default", "paper"] = "default",
-    epochs: int | None = None,
-    seed: int | None = None,
+    epochs: str | None = None,
+    seed: str | None = None,
     change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu",
     devices: int = 1,
@@ -43,7 +44,7 @@ def encode(
     seed
         Decides everything random.
     change
-        Any other setting, as name=value: --set learning_rate=3e-4 --set masking=random.
+        Any setting of FamaeSettings, as name=value: --set learning_rate=3e-4 --set field_weights=1,1,2.
     accelerator
         Where to train.
     devices
@@ -56,11 +57,15 @@ def encode(
         Print the result as JSON.
     """
     from resid.encode import FAMAE, FamaeSettings  # torch takes a second to import, which other commands need not wait
+    from resid.encode.embeddings import MANIFEST as EMBEDDINGS_MANIFEST
     from resid.train import open_fabric
 
     if (out / DATASET_MANIFEST).exists():
         raise InputError(f"{out}: this is a Dataset; choose another folder for the run.")
     dataset = Dataset.load(data)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: this is a file; name a folder.")
+    refuse_foreign_folder(out / "embeddings", EMBEDDINGS_MANIFEST)
     changes = _changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
     settings = (FamaeSettings.paper() if recipe == "paper" else FamaeSettings()).changed(**changes)
     fabric = open_fabric(accelerator, devices, precision)
@@ -78,17 +83,20 @@ def encode(
     encoder.embed(dataset).save(out / "embeddings")
     found = {"validation": encoder.quality(dataset, "validation"), "test": encoder.quality(dataset, "test")}
     if as_json:
-        print_json({"epochs": len(encoder.history_), "settings": settings.plain(), **found})
+        batch_size = settings.batch_size_for(len(dataset.train))
+        facts = {"folder": str(out), "epochs": len(encoder.history_), "best_epoch": encoder.best_epoch_}
+        print_json(facts | {"settings": settings.plain() | {"batch_size": batch_size}, **found})
         return
-    output.print(epochs_table(encoder.history_))
+    output.print(epochs_table(encoder.history_, encoder.best_epoch_))
     output.print(quality_table(found))
     output.print(
         f"Wrote {escape(str(out))}: the encoder, and its embeddings in embeddings/", highlight=False, soft_wrap=True
     )
 
 
-def _changes(pairs: tuple[str, ...]) -> dict[str, str]:
+def _changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
     """Read name=value."""
-    if bad := [pair for pair in pairs if "=" not in pair]:
+    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
         raise InputError(f"--set: '{bad[0]}' is not of the form name=value, for example learning_rate=3e-4.")
-    return {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
+    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}

@@ -74,14 +74,17 @@ def _length_histogram(data: Dataset) -> Table:
     return table
 
 
-def epochs_table(history: list[dict[str, Any]]) -> Table:
-    """Return the losses and metrics of every epoch."""
+def epochs_table(history: list[dict[str, Any]], best: int) -> Table:
+    """Return the losses and metrics of every epoch; that of the weights that were kept is marked."""
     table = Table(
         "epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="On validation", title_justify="left"
     )
     for record in history:
         values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
-        table.add_row(str(record["epoch"]), f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
+        style = "bold" if record["epoch"] == best else None
+        mark = " ← kept" if record["epoch"] == best else ""
+        cells = (f"{record['epoch']}{mark}", f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
+        table.add_row(*cells, style=style)
     return table
 
 
@@ -89,7 +92,7 @@ def quality_table(found: dict[str, dict[str, Any]]) -> Table:
     """Return the quality of an encoder on one or more splits."""
     table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the encoder", title_justify="left")
     for split, values in found.items():
-        for metric, name in (("metric1", "all fields masked"), ("metric2", "item-ID masked")):
+        for metric, name in (("metric1", "Metric 1: all fields masked"), ("metric2", "Metric 2: item-ID masked")):
             columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
             table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
     return table

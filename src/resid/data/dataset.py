@@ -245,22 +245,25 @@ class Dataset:
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
         return _lookup(positions, values)
 
-    def encode_items(self, items: Any) -> tuple[pl.Series, NDArray[np.int64]]:
+    def encode_items(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.int64]]:
         """Read a table of further items, which need not be in the catalogue, as this Dataset reads its own.
 
         Parameters
         ----------
         items
-            A path or a frame with the column ``item`` and the columns that were given as fields.
+            A path or a frame with the column of the ids and the columns that were given as fields.
+        item_column
+            How the column of the ids is called.
 
         Returns
         -------
         ids, codes
-            The items' ids, and their field codes, shape (items, fields): 0 is missing, -1 a value that is not known.
+            The items' ids, and their field codes, shape (items, fields): 0 is missing, -1 a value that is not known, of
+            which a warning is logged.
         """
         from resid.data.prepare import encode_items  # it makes Datasets, so it cannot be imported before
 
-        return encode_items(items, self)
+        return encode_items(items, self, item_column)
 
     @cached_property
     def field_sizes(self) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ Written once in Narwhals, for Polars and Spark alike. The driver sees vocabulari
 that are left, and the encoded histories; never the log.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from resid.data.splits import unseen_targets
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
 from resid.errors import InputError
 from resid.progress import Progress, Silent
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = ("user", "item", "timestamp")
 
@@ -143,14 +146,26 @@ def prepare(
     )
 
 
-def encode_items(items: Any, data: Dataset) -> tuple[pl.Series, NDArray[np.int64]]:
+def encode_items(items: Any, data: Dataset, item_column: str) -> tuple[pl.Series, NDArray[np.int64]]:
     """Return the ids of further items and their field codes; see `Dataset.encode_items`."""
     settings = data.settings
-    table = open_table(items, "items", ["item", *(settings.fields or ())])
-    table = checked_items(table, "item", settings.fields or (), ())
+    table = open_table(items, "items", [item_column, *(settings.fields or ())])
+    table = checked_items(table, item_column, settings.fields or (), ())
     listed = table.engine.collect(table.frame).drop(ROW)
     fields = field_columns(listed, settings, table)
-    codes = [data.field_codes(name, fields[name]) for name in data.field_names]
+    if tuple(fields.columns) != data.field_names:
+        raise InputError(
+            f"{table.name}: its columns make the fields {', '.join(fields.columns)}, and the Dataset has "
+            f"{', '.join(data.field_names)}; a list must stay a list (a CSV file cannot hold one), text must stay text."
+        )
+    codes = []
+    for name in data.field_names:
+        values = fields[name].cast(data.vocabulary(name).dtype, strict=False)  # 7 and "7" are the same
+        code = data.field_codes(name, values)
+        code[values.is_null().to_numpy() & fields[name].is_not_null().to_numpy()] = -1
+        if unknown := int((code < 0).sum()):
+            log.warning("%s, field '%s': %d of %d values are not known", table.name, name, unknown, len(code))
+        codes.append(code)
     return listed["item"], np.stack(codes, axis=1) if codes else np.zeros((len(listed), 0), dtype=np.int64)
 
 

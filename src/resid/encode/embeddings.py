@@ -33,6 +33,8 @@ class ItemEmbeddings:
 
     def part(self, field: str) -> NDArray[np.float32]:
         """Return the columns of one field, shape (items, width of the field)."""
+        if field not in self.columns:
+            raise InputError(f"there is no field '{field}'; there are {', '.join(self.columns)}.")
         first, last = self.columns[field]
         return self.vectors[:, first:last]
 

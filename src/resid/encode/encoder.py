@@ -30,6 +30,7 @@ from resid.train.checkpoint import load_checkpoint, save_checkpoint
 log = logging.getLogger(__name__)
 
 ITEM = "item"  # what the item-ID is called among the fields
+_MONITOR = "metric1.ndcg@10"  # decides which epoch is best
 _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose missing parts are predicted at a time
 
@@ -50,8 +51,6 @@ class FamaeSettings(TrainSettings):
         The largest vocabulary that is scored whole.
     field_weights
         The α_k of the loss, the item-ID's first; all 1 by default.
-    input_norm
-        Normalise the input tokens, which the paper does not say.
     masking
         ``"last"`` masks fields of the target, as the paper does; ``"random"`` those of random positions, as BERT does.
     validation_windows
@@ -70,7 +69,6 @@ class FamaeSettings(TrainSettings):
     share_negatives: Annotated[int, Field(ge=1)] = 32
     full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
     field_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
-    input_norm: bool = True
     masking: Literal["last", "random"] = "last"
     validation_windows: Annotated[int, Field(ge=1)] = 50_000
 
@@ -80,9 +78,7 @@ class FamaeSettings(TrainSettings):
 
         A catalogue of at most 4,096 items, which none of the paper's is, would be scored whole.
         """
-        return cls(
-            batch_size=2048, epochs=500, patience=3, share_negatives=1, full_softmax_up_to=4096, input_norm=False
-        )
+        return cls(batch_size=2048, epochs=500, patience=3, share_negatives=1, full_softmax_up_to=4096)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -137,12 +133,13 @@ class FAMAE:
             self.settings,
             folder,
             evaluate=lambda: _flat(quality(self.model_, watched)),
-            monitor="metric1.ndcg@10",
+            monitor=_MONITOR,
             configuration={"model": "famae"},
             fabric=fabric,
             trackers=trackers,
             progress=progress,
         )
+        self.best_epoch_ = int(max(self.history_, key=lambda record: record[_MONITOR])["epoch"])
         return self
 
     def embed(self, data: Dataset, *, normalize: bool = False) -> ItemEmbeddings:
@@ -164,7 +161,9 @@ class FAMAE:
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
         return ItemEmbeddings(vectors, columns, data.fingerprint)
 
-    def embed_new(self, data: Dataset, items: Any, *, normalize: bool = False) -> tuple[pl.Series, NDArray[np.float32]]:
+    def embed_new(
+        self, data: Dataset, items: Any, *, item_column: str = "item", normalize: bool = False
+    ) -> tuple[pl.Series, NDArray[np.float32]]:
         """Return vectors for items that are not in the Dataset, from their fields alone.
 
         Parameters
@@ -172,8 +171,10 @@ class FAMAE:
         data
             The Dataset that it was fitted to.
         items
-            A path or a frame with the column ``item`` and the columns that were given as fields. A value that the
+            A path or a frame with the column of the ids and the columns that were given as fields. A value that the
             Dataset does not know is predicted from the others.
+        item_column
+            How the column of the ids is called.
         normalize
             As for `embed`.
 
@@ -183,7 +184,7 @@ class FAMAE:
             The items' ids, and their vectors, shape (items, fields × width), with the columns of `embed`.
         """
         self._require_fit(data)
-        ids, fields = data.encode_items(items)
+        ids, fields = data.encode_items(items, item_column=item_column)
         codes = torch.from_numpy(np.concatenate([np.full((len(ids), 1), -1), fields], axis=1))
         return ids, self._represent(data, codes.to(self.model_.codes.device), normalize)
 
@@ -214,7 +215,7 @@ class FAMAE:
     def quality(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Measure the encoder on a split; see `resid.encode.quality`."""
         self._require_fit(data)
-        return quality(self.model_, getattr(data, split))
+        return quality(self.model_, _windows(data, split))
 
     def attention(
         self, data: Dataset, split: Literal["validation", "test"], windows: NDArray[np.int64]
@@ -236,7 +237,7 @@ class FAMAE:
             For every layer the weights, shape (windows, heads, longest history + 1), the target last.
         """
         self._require_fit(data)
-        some: Split = getattr(data, split)
+        some = _windows(data, split)
         some = dataclasses.replace(some, begin=some.begin[windows], end=some.end[windows], users=some.users[windows])
         batch = Batches(some, len(windows), shuffle=False).batch(np.arange(len(windows)))
         histories, targets = self.model_.windows(batch)
@@ -293,10 +294,15 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
             weights=settings.field_weights,
             negatives=settings.negatives,
             share_negatives=settings.share_negatives,
-            input_norm=settings.input_norm,
             full_softmax_up_to=settings.full_softmax_up_to,
             masking=settings.masking,
         )
+
+
+def _windows(data: Dataset, split: str) -> Split:
+    if split not in ("validation", "test"):
+        raise InputError(f"there is no split '{split}'; there are validation and test.")
+    return data.validation if split == "validation" else data.test
 
 
 def _check_fields(data: Dataset) -> None:

@@ -41,8 +41,6 @@ class FamaeModel(nn.Module):
         Candidates drawn for a field whose vocabulary is not scored whole.
     share_negatives
         So many targets share the candidates that are drawn.
-    input_norm
-        Normalise the input tokens.
     full_softmax_up_to
         Vocabularies of at most this size are scored whole. Larger tables get sparse gradients, so that a step's cost
         does not grow with them.
@@ -65,7 +63,6 @@ class FamaeModel(nn.Module):
         negatives: int = 128,
         share_negatives: int = 32,
         full_softmax_up_to: int = 32_768,
-        input_norm: bool = True,
         masking: Literal["last", "random"] = "last",
     ) -> None:
         super().__init__()
@@ -81,7 +78,6 @@ class FamaeModel(nn.Module):
         )
         self.masks = nn.Parameter(torch.empty(len(self.sizes), width))  # m_j
         self.positions = nn.Parameter(torch.empty(max_length, width))
-        self.input_norm = nn.LayerNorm(width) if input_norm else nn.Identity()
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
@@ -193,7 +189,7 @@ class FamaeModel(nn.Module):
 
     def place(self, tokens: Tensor) -> Tensor:
         """Add the positions, of which the last is always the target's; shape (batch, length, width)."""
-        placed: Tensor = self.dropout(self.input_norm(tokens + self.positions[-tokens.shape[1] :]))
+        placed: Tensor = self.dropout(tokens + self.positions[-tokens.shape[1] :])
         return placed
 
     def item_vectors(self, items: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """What all quantizers have in common: scikit-learn's conventions, and codes."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -27,6 +29,11 @@ class Quantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """The codes as IDs, with the tables to go from one to the other."""
         check_is_fitted(self)
         return SemanticIds(self.codes_, self.level_sizes_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # codes are integers
+        return tags
 
     @property
     def _n_features_out(self) -> int:

@@ -65,6 +65,8 @@ class GAOQ(Quantizer):
         Of every level from the second on, shape (anchors, n_features).
     product_flops_ : int
         Floating-point operations of the distance products.
+    n_iter_ : int
+        The most of Lloyd's steps that a node took.
     n_features_in_ : int
     """
 
@@ -107,6 +109,7 @@ class GAOQ(Quantizer):
         self.codes_ = np.stack(codes, axis=1).astype(np.int32)
         self.level_sizes_ = (branching[0], *counts)
         self.product_flops_ = sum(level.products for level in levels)
+        self.n_iter_ = max(1, *(level.steps for level in levels))
         self._levels = [(level.centers, level.counts) for level in levels]
         self._leaves, self._keys = leaves, _row_keys(vectors)
         return self
@@ -140,7 +143,7 @@ class GAOQ(Quantizer):
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
         """Return the IDs of vectors, shape (n_samples, n_levels).
 
-        A row that was fitted has its own ID. Another takes the nearest child of the nearest child, and so on, and in that
+        A row that was fitted has its own ID, and rows that are equal have theirs in the order of the items. Another takes the nearest child of the nearest child, and so on, and in that
         leaf the free code whose anchor is nearest in direction. Where a leaf is full, the nearest leaf of the same parent
         that is not takes it. Rows of one call get different IDs; no ID that was given moves.
 
@@ -216,8 +219,8 @@ def _by_distance(vector: Tensor, centers: Tensor) -> Tensor:
 def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
     """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
     words = vectors.cpu().numpy().view(np.uint32)
-    factors = np.random.default_rng(0).integers(1, 2**63, words.shape[1], dtype=np.uint64) | np.uint64(1)
+    factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
     keys = np.zeros(len(words), dtype=np.uint64)
-    for column, factor in enumerate(factors):
-        keys += (words[:, column] + np.uint64(0x9E3779B97F4A7C15)) * factor
+    for column in range(words.shape[1]):  # a multilinear hash, modulo 2^64
+        keys += (words[:, column] + np.uint64(1)) * factors[column]
     return keys

@@ -117,7 +117,7 @@ class SemanticIds:
         return self.nodes(self.levels) == len(self)
 
     def table(self) -> pl.DataFrame:
-        """Return a table: item, c1, c2, …"""
+        """Return a table with the columns item, c1, c2 and so on."""
         columns = {f"c{level + 1}": self.codes[:, level] for level in range(self.levels)}
         return pl.DataFrame({"item": self.item_ids, **columns})
 

@@ -33,6 +33,8 @@ class Level:
         How many children a node has; 0 if it has no items.
     products : int
         Floating-point operations of the distance products.
+    steps : int
+        The most of Lloyd's steps that a node took.
     """
 
     parents: NDArray[np.int64]
@@ -40,6 +42,7 @@ class Level:
     centers: Tensor
     counts: NDArray[np.int64]
     products: int
+    steps: int
 
 
 def grow(vectors: Tensor, branching: Sequence[int], seed: int, max_iter: int, tol: float) -> list[Level]:
@@ -72,12 +75,10 @@ def _split(
     children = np.zeros(len(vectors), dtype=np.int64)
     counts = np.bincount(parents, minlength=nodes)
     centers = torch.zeros(nodes, width, vectors.shape[1], device=vectors.device)
-    products = 0
+    products = steps = 0
     for some, members in members_of(parents, np.flatnonzero(counts >= width), vectors.shape[1] + 4 * width):
-        if nodes == 1:
-            points = vectors[None]  # all of them, without a copy
-        else:
-            points = vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)]
+        # The root has all items, which need no copy.
+        points = vectors[None] if nodes == 1 else vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)]
         found = balanced_kmeans(
             points, width, [[*seed, int(node)] for node in some], counts=counts[some], max_iter=max_iter, tol=tol
         )
@@ -85,12 +86,13 @@ def _split(
         children[members[real]] = found.labels[real]
         centers[torch.from_numpy(some).to(vectors.device)] = found.centers
         products += found.products
+        steps = max(steps, int(found.steps.max()))
     for some, members in members_of(parents, np.flatnonzero((counts > 0) & (counts < width)), vectors.shape[1]):
         row, place = np.nonzero(members >= 0)
         items = members[row, place]
         children[items] = place
         centers[torch.from_numpy(some[row]), torch.from_numpy(place)] = vectors[torch.from_numpy(items)]
-    return Level(parents, children, centers, np.minimum(counts, width), products)
+    return Level(parents, children, centers, np.minimum(counts, width), products, steps)
 
 
 def members_of(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
                 if (first := once.setdefault((t.data_ptr(), t.numel(), *t.stride()), name)) != name and t.numel()
             }
             written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
-            save_file(written, partial, metadata={"facts": json.dumps(facts), "same": json.dumps(same)})
+            header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": str(_checksum(written))}
+            save_file(written, partial, metadata=header)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(partial, path)
@@ -54,13 +56,24 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dictionary
+            if file.metadata()["checksum"] != str(_checksum(tensors)):
+                raise ValueError("its checksum is another")
             for name, first in json.loads(file.metadata().get("same", "{}")).items():
                 tensors[name] = tensors[first]
             return tensors, json.loads(file.metadata()["facts"])
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file.") from error
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a whole checkpoint ({error}); remove it to start again.") from error
+        raise InputError(
+            f"{path}: not a whole checkpoint ({error}); remove {path.parent} to start again, or take another folder."
+        ) from error
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    checksum = 0
+    for name in sorted(tensors):
+        checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return checksum
 
 
 def flat_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

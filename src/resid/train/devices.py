@@ -26,6 +26,9 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
     """
     if precision not in get_args(Precision):
         raise InputError(f"there is no precision '{precision}'; there are {', '.join(get_args(Precision))}.")
+    cores = os.cpu_count() or 1
+    if accelerator == "cpu" and devices > cores:
+        raise InputError(f"there are {cores} cores, so --devices cannot be {devices}.")
     started = int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
     strategy = "ddp" if started * nodes > 1 else "auto"

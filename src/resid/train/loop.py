@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ from resid.data.batches import Batch, Batches
 from resid.errors import InputError, TrainingError, explain_full_disk
 from resid.progress import Progress, Silent
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
-from resid.train.process import deterministic, stop_signals
+from resid.train.process import deterministic, exclusive, stop_signals
 from resid.train.rowwise import RowwiseAdamW
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
@@ -112,7 +112,11 @@ def train(
         place = Path(fabric.broadcast(str(folder or temporary)))
         run = _Run(model, batches, settings, place, configuration or {}, fabric)
         continued = run.resume()
+        if continued and progress:
+            state = run.state
+            progress.step("Finished already" if state.finished else f"Continuing after step {state.step:,}")
         with (
+            exclusive(place) if run.writes else nullcontext(),
             run.follow(trackers, continued),
             stop_signals() as stopped,
             deterministic(fabric.device.type == "cpu"),
@@ -168,8 +172,13 @@ class _Run:
             self._trim_history()
             return False
         tensors, facts = load_checkpoint(path)
-        if facts.get("configuration") != json.loads(json.dumps(self.configuration)):
-            raise InputError(f"{path}: this is a run of another configuration; choose another folder, or remove it.")
+        ours, theirs = _flat(json.loads(json.dumps(self.configuration))), _flat(facts.get("configuration", {}))
+        if other := [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]:
+            was, now = theirs.get(other[0]), ours.get(other[0])
+            raise InputError(
+                f"{path}: this is a run of another configuration, '{other[0]}' was {was!r} and is {now!r}; choose another "
+                f"folder, or remove {self.folder}."
+            )
         self.model.load_state_dict(_part(tensors, "model"))
         for number, optimizer in enumerate(self.optimizers):
             restore_optimizer(optimizer, f"optimizer{number}", tensors, facts["optimizers"][number])
@@ -229,7 +238,7 @@ class _Run:
         """Save and leave if any of the processes got a signal, so that all stop after the same step."""
         number = stopped[0] if stopped else 0
         if self.fabric.world_size > 1:
-            number = int(torch.as_tensor(self.fabric.all_gather(torch.tensor(number))).max())
+            number = int(torch.as_tensor(self.fabric.all_reduce(torch.tensor(float(number)), reduce_op="max")))
         if number:
             self.checkpoint()
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
@@ -358,6 +367,11 @@ def clip_gradients(parameters: list[Tensor], limit: float) -> float:
         for value in values:
             value.mul_(limit / norm)
     return norm
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Lift the settings to the level of the rest."""
+    return {**values, **values.get("settings", {})} | {"settings": None}
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

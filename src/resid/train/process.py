@@ -3,10 +3,18 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+
+from resid.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 torch_deterministic: Any = torch.utils.deterministic  # a module that pretends to be typed
 
@@ -22,6 +30,20 @@ def deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         torch_deterministic.fill_uninitialized_memory = fill
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keep a second run out of a folder while the block runs; the lock dies with its process."""
+    if fcntl is None:
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another run is using this folder; wait for it, or choose another.") from error
+        yield
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class TrainSettings(Settings):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     clip: Annotated[float, Field(ge=0)] = 0.0
     patience: Annotated[int, Field(ge=0)] = 5
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     def batch_size_for(self, windows: int) -> int:
         """Return the batch size for so many training windows."""

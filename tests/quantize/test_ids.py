@@ -1,0 +1,65 @@
+"""Semantic IDs: both ways, the tree of prefixes, and the file."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from resid import InputError
+from resid.quantize import SemanticIds
+
+CODES = [[1, 0, 2], [0, 3, 1], [1, 0, 0], [0, 3, 1], [1, 2, 0]]
+
+
+@pytest.fixture
+def ids():
+    return SemanticIds(CODES, (2, 4, 3), list("abcde"))
+
+
+def test_items_of_ids(ids):
+    assert [found.tolist() for found in ids.find([[0, 3, 1], [1, 0, 2], [1, 0, 1], [0, 0, 0]])] == [[1, 3], [0], [], []]
+    assert not ids.unique
+    assert SemanticIds(CODES[:3]).unique
+
+
+def test_the_tree_is_that_of_the_codes():
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 5, size=(200, 3))
+    ids = SemanticIds(codes)
+    prefixes = [[()]] + [sorted({tuple(row[:depth]) for row in codes.tolist()}) for depth in (1, 2, 3)]
+    for depth in range(3):
+        assert ids.nodes(depth) == len(prefixes[depth])
+        for node, prefix in enumerate(prefixes[depth]):
+            following, nodes = ids.children(depth, node)
+            expected = [p for p in prefixes[depth + 1] if p[:depth] == prefix]
+            assert following.tolist() == [p[-1] for p in expected]
+            assert [prefixes[depth + 1][n] for n in nodes] == expected
+            for code in range(5):
+                there = ids.step(depth, node, code)
+                wanted = (*prefix, code)
+                assert there == (prefixes[depth + 1].index(wanted) if wanted in prefixes[depth + 1] else -1)
+    assert (ids.step(1, [-1, -1], [0, 1]) == -1).all()  # from nowhere, nowhere
+
+
+def test_round_trip(ids, tmp_path):
+    ids.save(tmp_path / "runs" / "ids.parquet")
+    loaded = SemanticIds.load(tmp_path / "runs" / "ids.parquet")
+    assert np.array_equal(loaded.codes, ids.codes)
+    assert loaded.sizes == ids.sizes == (2, 4, 3)
+    assert loaded.item_ids.to_list() == list("abcde")
+    assert pl.read_parquet(tmp_path / "runs" / "ids.parquet").columns == ["item", "c1", "c2", "c3"]
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["ids.parquet"]
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(InputError, match="below the sizes"):
+        SemanticIds(CODES, (2, 3, 3))
+    with pytest.raises(InputError, match="below the sizes"):
+        SemanticIds([[0, -1]])
+    with pytest.raises(InputError, match="shape"):
+        SemanticIds([1, 2, 3])
+    with pytest.raises(InputError, match="5 codes and 2 item ids"):
+        SemanticIds(CODES, item_ids=["a", "b"])
+    (tmp_path / "x.parquet").write_text("no")
+    for path in ("x.parquet", "nothing.parquet"):
+        with pytest.raises(InputError, match=r"no semantic IDs are here"):
+            SemanticIds.load(tmp_path / path)
