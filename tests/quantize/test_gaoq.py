@@ -10,8 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from resid.quantize import GAOQ
 from resid.quantize.alignment import make_anchors, match
-from resid.quantize.gaoq import automatic_branching
 from resid.quantize.kmeans import balanced_kmeans
+from resid.quantize.tree import automatic_branching
 from tests.quantize.test_kmeans import blobs
 
 

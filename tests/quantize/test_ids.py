@@ -40,6 +40,14 @@ def test_the_tree_is_that_of_the_codes():
     assert (ids.step(1, [-1, -1], [0, 1]) == -1).all()  # from nowhere, nowhere
 
 
+def test_a_level_that_tells_items_apart(ids):
+    more = ids.deduplicated()
+    assert more.unique
+    assert more.codes[:, -1].tolist() == [0, 0, 0, 1, 0]
+    assert more.sizes == (2, 4, 3, 2)
+    assert more.item_ids.to_list() == list("abcde")
+
+
 def test_round_trip(ids, tmp_path):
     ids.save(tmp_path / "runs" / "ids.parquet")
     loaded = SemanticIds.load(tmp_path / "runs" / "ids.parquet")

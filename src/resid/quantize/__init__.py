@@ -2,7 +2,9 @@
 
 from resid.quantize.base import Quantizer
 from resid.quantize.gaoq import GAOQ
+from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.kmeans import BalancedKMeans
+from resid.quantize.residual import RQKMeans
 
-__all__ = ["GAOQ", "BalancedKMeans", "Quantizer", "SemanticIds"]
+__all__ = ["GAOQ", "BalancedKMeans", "HierarchicalKMeans", "Quantizer", "RQKMeans", "SemanticIds"]

@@ -20,22 +20,7 @@ from torch import Tensor
 from resid.quantize.alignment import make_anchors, match, mean_of
 from resid.quantize.base import Quantizer
 from resid.quantize.points import as_points
-from resid.quantize.tree import grow, members_of
-
-
-def automatic_branching(items: int) -> tuple[int, int]:
-    """Return (b1, b2) for a catalogue: about a fourteenth of the items as leaves, b2 half as much again as b1.
-
-    The paper says b1·b2 ≈ N/10 to N/20, and its table follows that for six of ten data sets; Toys (N/4.2), Health (N/7.2),
-    Books (N/7.4) and Sports (N/9.2) have more leaves. From 16 on, multiples of 8.
-    """
-    leaves = max(1.0, items / 14)
-
-    def rounded(value: float) -> int:
-        return max(1, round(value / 8) * 8 if value >= 16 else round(value))
-
-    first = rounded((leaves / 1.5) ** 0.5)
-    return first, min(rounded(leaves / first), max(1, items // first))
+from resid.quantize.tree import checked_branching, grow, members_of
 
 
 class GAOQ(Quantizer):
@@ -193,23 +178,6 @@ class GAOQ(Quantizer):
                     used[leaf].add(code)
                     codes[row] = [*prefixes[leaf], code]
                     break
-
-
-def checked_branching(branching: Sequence[int] | str, items: int) -> tuple[int, ...]:
-    """Return the branching of a tree over so many items, or raise a ValueError that says what is wrong."""
-    if isinstance(branching, str):
-        if branching != "auto":
-            raise ValueError(f"branching={branching!r} must be numbers, or 'auto'.")
-        return automatic_branching(items)
-    widths = tuple(branching)
-    if not widths or any(not isinstance(width, Integral) or width < 1 for width in widths):
-        raise ValueError(f"branching={branching!r} must be one or more numbers of at least 1.")
-    if np.prod(widths, dtype=np.float64) > items:
-        raise ValueError(
-            f"branching={branching!r} makes {int(np.prod(widths)):,} leaves for {items:,} items (n_samples={items}); "
-            "use fewer."
-        )
-    return tuple(int(width) for width in widths)
 
 
 def _by_distance(vector: Tensor, centers: Tensor) -> Tensor:

@@ -116,6 +116,16 @@ class SemanticIds:
         """Whether no two items share an ID."""
         return self.nodes(self.levels) == len(self)
 
+    def deduplicated(self) -> "SemanticIds":
+        """Return IDs with one more level: the number of an item among those that share its codes, 0 for most.
+
+        What TIGER appends, so that no two items share an ID.
+        """
+        begin = self._tree[1][-1]
+        last = np.empty(len(self), dtype=np.int32)
+        last[self.order] = np.arange(len(self)) - np.repeat(begin[:-1], np.diff(begin))
+        return SemanticIds(np.column_stack([self.codes, last]), (*self.sizes, int(last.max()) + 1), self.item_ids)
+
     def table(self) -> pl.DataFrame:
         """Return a table with the columns item, c1, c2 and so on."""
         columns = {f"c{level + 1}": self.codes[:, level] for level in range(self.levels)}

@@ -6,6 +6,7 @@ is not decided here: that is what the quantizers differ in.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -121,3 +122,45 @@ def members_of(
         position = starts[part, None] + np.arange(lengths[part].max())
         inside = position < stops[part, None]
         yield nodes[part], np.where(inside, order[np.where(inside, position, 0)], -1)
+
+
+def automatic_branching(items: int) -> tuple[int, int]:
+    """Return (b1, b2) for a catalogue: about a fourteenth of the items as leaves, b2 half as much again as b1.
+
+    The paper says b1·b2 ≈ N/10 to N/20, and its table follows that for six of ten data sets; Toys (N/4.2), Health (N/7.2),
+    Books (N/7.4) and Sports (N/9.2) have more leaves. From 16 on, multiples of 8.
+    """
+    leaves = max(1.0, items / 14)
+
+    def rounded(value: float) -> int:
+        return max(1, round(value / 8) * 8 if value >= 16 else round(value))
+
+    first = rounded((leaves / 1.5) ** 0.5)
+    return first, min(rounded(leaves / first), max(1, items // first))
+
+
+def checked_branching(branching: Sequence[int] | str, items: int) -> tuple[int, ...]:
+    """Return the branching of a tree over so many items, or raise a ValueError that says what is wrong."""
+    if isinstance(branching, str):
+        if branching != "auto":
+            raise ValueError(f"branching={branching!r} must be numbers, or 'auto'.")
+        return automatic_branching(items)
+    widths = tuple(branching)
+    if not widths or any(not isinstance(width, Integral) or width < 1 for width in widths):
+        raise ValueError(f"branching={branching!r} must be one or more numbers of at least 1.")
+    if np.prod(widths, dtype=np.float64) > items:
+        raise ValueError(
+            f"branching={branching!r} makes {int(np.prod(widths)):,} leaves for {items:,} items (n_samples={items}); "
+            "use fewer."
+        )
+    return tuple(int(width) for width in widths)
+
+
+def number_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of every item among those of its group, from 0, in their order; shape (items,)."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    numbers = np.empty(len(groups), dtype=np.int64)
+    numbers[order] = np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))
+    return numbers
