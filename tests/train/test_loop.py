@@ -80,6 +80,25 @@ def test_a_line_that_a_kill_cut_off_is_forgotten(uninterrupted, tmp_path):
     finish_and_compare(tmp_path, uninterrupted)
 
 
+def test_two_runs_in_one_folder(tmp_path):
+    def second(call, loss):
+        with pytest.raises(InputError, match="another run is using this folder"):
+            run(tmp_path)
+        return loss
+
+    run(tmp_path, at_step=second, settings=dataclasses.replace(SETTINGS, epochs=1))
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    run(tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"not a whole checkpoint .*its checksum is another"):
+        run(tmp_path)
+
+
 def test_a_finished_run_is_not_trained_again(uninterrupted, tmp_path):
     run(tmp_path)
     model, history = run(tmp_path, at_step=lambda call, loss: pytest.fail("it trains"))

@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -108,24 +108,25 @@ def train(
     if not len(batches):
         raise InputError("there are no training windows: every history has three items or fewer.")
     fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    with tempfile.TemporaryDirectory() as temporary, torch.random.fork_rng(devices=[]):
+    with ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory())
         place = Path(fabric.broadcast(str(folder or temporary)))
+        if fabric.global_rank == 0:
+            stack.enter_context(exclusive(place))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         run = _Run(model, batches, settings, place, configuration or {}, fabric)
         continued = run.resume()
         if continued and progress:
             state = run.state
             progress.step("Finished already" if state.finished else f"Continuing after step {state.step:,}")
-        with (
-            exclusive(place) if run.writes else nullcontext(),
-            run.follow(trackers, continued),
-            stop_signals() as stopped,
-            deterministic(fabric.device.type == "cpu"),
-        ):
-            while not run.state.finished:
-                run.epoch(progress or Silent(), stopped)
-                metrics = evaluate() if evaluate and run.writes else {}
-                run.end_epoch(fabric.broadcast(metrics), monitor)
-                run.leave_if_told(stopped)
+        stack.enter_context(run.follow(trackers, continued))
+        stack.enter_context(deterministic(fabric.device.type == "cpu"))
+        stopped = stack.enter_context(stop_signals())
+        while not run.state.finished:
+            run.epoch(progress or Silent(), stopped)
+            metrics = evaluate() if evaluate and run.writes else {}
+            run.end_epoch(fabric.broadcast(metrics), monitor)
+            run.leave_if_told(stopped)
         fabric.barrier()  # nobody reads before the first process has written
         run.load_best()
         model.eval()
@@ -146,7 +147,6 @@ class _Run:
         configuration: dict[str, Any],
         fabric: Fabric,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
         self.configuration = {
             "settings": settings.plain(),

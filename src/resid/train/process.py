@@ -35,6 +35,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Keep a second run out of a folder while the block runs; the lock dies with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
         return
