@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as f
 
 from resid import Dataset
+from resid.data import Batches
 from resid.encode import FAMAE, FamaeSettings
 from resid.encode.metrics import ranking_metrics, target_ranks
 
@@ -66,6 +67,17 @@ def candidates(model, seen):
     return ways
 
 
+def ranks_of(model, windows, masked, candidates):
+    """Rank every window's target, with the fields `masked` hidden, among each of several sets of candidates."""
+    found = [torch.empty(len(windows), dtype=torch.int64) for _ in candidates]
+    for batch in Batches(windows, 512, shuffle=False):
+        histories, targets = model.windows(batch)
+        hidden = model.hidden(histories, targets, masked.expand(len(targets), -1))
+        for ranks, vectors in zip(found, candidates, strict=True):
+            ranks[torch.from_numpy(batch.index)] = target_ranks(hidden, targets[:, 0], vectors)
+    return found
+
+
 def co_occurring(data, items):
     """Return, for each of the items, the items that share a history with it."""
     users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
@@ -105,8 +117,8 @@ def main() -> None:
         unit = f.normalize(table, dim=1)
         # Without unseen items among the candidates, which nan is, the effect of reading one in a history is left.
         only_seen = unit.masked_fill(~seen[:, None], float("nan"))
-        ranks, read = target_ranks(model, data.test, everything, (unit, only_seen))
-        (ranks2,) = target_ranks(model, data.test, only_item, (unit,))
+        ranks, read = ranks_of(model, data.test, everything, (unit, only_seen))
+        (ranks2,) = ranks_of(model, data.test, only_item, (unit,))
         parts = torch.cat([t(model.codes[:, j]) for j, t in enumerate(model.embeddings())], dim=1)
         similar = f.normalize(parts[held], dim=1) @ f.normalize(parts, dim=1).T
         similar[:, unseen] = -2

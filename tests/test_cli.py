@@ -93,7 +93,9 @@ class TestCommands:
         assert answer.returncode == 0, answer.stderr
         assert "the test target" in answer.stdout
         rows = [line.split("│")[1:-1] for line in answer.stdout.splitlines() if line.startswith("│ ")]
-        epochs = [[float(cell) for cell in row] for row in rows if len(row) == 5 and row[0].strip().isdigit()]
+        epochs = [
+            [float(cell.split()[0]) for cell in row] for row in rows if len(row) == 5 and row[0].split()[0].isdigit()
+        ]
         assert len(epochs) == 8
         assert epochs[-1][2] > 1.5 * epochs[0][2]  # Metric 1 rises
         assert epochs[-1][4] > epochs[0][4]  # so does Metric 2

@@ -129,12 +129,12 @@ class TestQuality:
         """Of two fields that say the same, the one that is seen tells all of the other: I(h; f) = H(f)."""
         twins = items.with_columns(first=pl.Series(list("ababab")), second=pl.Series(list("xyxyxy")))
         data = Dataset.from_tables(pl.concat([log] * 3), twins, ["first", "second"], k_core=1)
-        settings = dataclasses.replace(SMALL, width=64, epochs=60, batch_size=32, dropout=0.0)
+        settings = dataclasses.replace(SMALL, width=64, epochs=60, batch_size=32, dropout=0.0, field_weights=(0, 0, 1))
         model = FAMAE(settings).fit(data).model_
         model.draw_masks = lambda count, generator: torch.tensor([True, False, True]).expand(count, -1)
         truth = entropy(data.fields[data.train.targets, 1])
-        # Nearly: one h_T has to point to the item as well, and the scaled cosine never tells with certainty.
-        assert quality(model, data.train)["bound_fields"]["second"] == pytest.approx(truth, abs=0.05)
+        # Nearly: the scaled cosine never tells with certainty.
+        assert quality(model, data.train)["bound_fields"]["second"] == pytest.approx(truth, abs=0.01)
 
 
 class TestEmbeddings:

@@ -4,6 +4,7 @@ Bad input ends with one sentence on standard error and exit code 2. Results go t
 standard error; `--json` prints results for programs.
 """
 
+import inspect
 import io
 import os
 import signal
@@ -39,7 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
     except MissingArgumentError as error:
-        missing = error.argument.name.lstrip("-").upper() if error.argument else "an argument"
+        missing = "an argument"
+        if error.argument:
+            named = error.argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
+            missing = error.argument.name if named else error.argument.name.lstrip("-").upper()
         return _fail(f"{missing} is missing; see resid --help.")
     except (InputError, CycloptsError) as error:
         return _fail(str(error))
