@@ -122,6 +122,10 @@ class TestOddInput:
             with pytest.raises(ValueError, match=r"(?i)nan|infinity"):
                 BalancedKMeans(2).fit(given_as)
 
+    def test_huge_values(self):
+        with pytest.raises(ValueError, match=r"values beyond 1e\+15"):
+            BalancedKMeans(2).fit(blobs(20) * np.float32(1e20))
+
     def test_other_refusals(self):
         with pytest.raises(ValueError, match=r"(?i)expected.*2.*array|two-dimensional"):
             BalancedKMeans(2).fit(np.ones(5))

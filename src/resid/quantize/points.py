@@ -8,6 +8,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+_LARGEST = 1e15  # the squares of longer vectors would overflow
+
 
 def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
     """Return vectors as a tensor of float32, shape (n_samples, n_features).
@@ -24,7 +26,7 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
     Raises
     ------
     ValueError
-        If there are NaN or infinite values, no rows, or not two dimensions.
+        If there are NaN, infinite or huge values, no rows, or not two dimensions.
     """
     if isinstance(vectors, Tensor):
         if vectors.ndim != 2 or not len(vectors):
@@ -32,5 +34,9 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
         if not torch.isfinite(vectors).all():
             raise ValueError("Input X contains NaN or infinity.")
         validate_data(estimator, np.zeros((1, vectors.shape[1]), dtype=np.float32), reset=reset)
-        return vectors.detach().to(torch.float32).contiguous()
-    return torch.from_numpy(validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset))
+        points = vectors.detach().to(torch.float32).contiguous()
+    else:
+        points = torch.from_numpy(validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset))
+    if float(points.abs().max()) > _LARGEST:
+        raise ValueError(f"Input X has values beyond {_LARGEST:g}, whose squares do not fit; scale it.")
+    return points
