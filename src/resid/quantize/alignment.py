@@ -1,11 +1,11 @@
 """Global alignment: the children of every node get their numbers from anchors that all nodes of a level share."""
 
 import numpy as np
-import torch
-import torch.nn.functional as f
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+
+_FLOATS = 2**22  # of children that are centred at a time
 
 
 def make_anchors(count: int, d: int, seed: list[int]) -> NDArray[np.float32]:
@@ -45,16 +45,14 @@ def match(children: Tensor, counts: NDArray[np.int64], parents: Tensor, anchors:
     ndarray
         The anchor of every child, shape (nodes, children); -1 where there is no child.
     """
-    cosines = (f.normalize(children - parents[:, None], dim=2) @ anchors.T).cpu().numpy()
     matched = np.full(children.shape[:2], -1, dtype=np.int64)
-    for node, count in enumerate(counts):
-        rows, columns = linear_sum_assignment(cosines[node, :count], maximize=True)
-        matched[node, rows] = columns
+    at_once = max(1, _FLOATS // children[0].numel())
+    for first in range(0, len(children), at_once):
+        part = slice(first, first + at_once)
+        centred = children[part] - parents[part, None]
+        cosines = (centred @ anchors.T) / centred.norm(dim=2, keepdim=True).clamp_min_(1e-30)
+        for node, cosine in enumerate(cosines.cpu().numpy(), first):
+            rows, columns = linear_sum_assignment(cosine[: counts[node]], maximize=True)
+            matched[node, rows] = columns
     return matched
 
-
-def mean_of(vectors: Tensor, members: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return the vectors of items, shape (nodes, items, d), -1 standing for none, and their mean, shape (nodes, d)."""
-    real = torch.from_numpy(members >= 0).to(vectors.device)
-    gathered = vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)] * real[:, :, None]
-    return gathered, gathered.sum(dim=1) / real.sum(dim=1, keepdim=True)

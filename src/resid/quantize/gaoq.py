@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal, Self
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,10 +18,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from resid.quantize.alignment import make_anchors, match, mean_of
+from resid.quantize.alignment import make_anchors, match
 from resid.quantize.base import Quantizer
 from resid.quantize.points import as_points
-from resid.quantize.tree import checked_branching, grow, members_of
+from resid.quantize.tree import checked_branching, grow, members_of, number_within
 
 
 class GAOQ(Quantizer):
@@ -48,8 +49,8 @@ class GAOQ(Quantizer):
         With the last level.
     anchors_ : list of ndarray
         Of every level from the second on, shape (anchors, n_features).
-    product_flops_ : int
-        Floating-point operations of the distance products.
+    product_flops_ : tuple of int
+        Floating-point operations of the distance products of every level that was clustered.
     n_iter_ : int
         The most of Lloyd's steps that a node took.
     n_features_in_ : int
@@ -93,7 +94,7 @@ class GAOQ(Quantizer):
         codes.append(self._number_leaves(vectors, leaves))
         self.codes_ = np.stack(codes, axis=1).astype(np.int32)
         self.level_sizes_ = (branching[0], *counts)
-        self.product_flops_ = sum(level.products for level in levels)
+        self.product_flops_ = tuple(level.products for level in levels)
         self.n_iter_ = max(1, *(level.steps for level in levels))
         self._levels = [(level.centers, level.counts) for level in levels]
         self._leaves, self._keys = leaves, _row_keys(vectors)
@@ -113,16 +114,17 @@ class GAOQ(Quantizer):
 
     def _number_leaves(self, vectors: Tensor, leaves: NDArray[np.int64]) -> NDArray[np.int64]:
         """Tell the items of every leaf apart, by the directions from their mean."""
+        if not self.align_last:
+            return number_within(leaves)
         codes = np.zeros(len(vectors), dtype=np.int64)
         anchors = self._anchors(-1, vectors)
         for _, members in members_of(leaves, np.unique(leaves), 3 * vectors.shape[1]):
-            real = members >= 0
-            if self.align_last:
-                items, means = mean_of(vectors, members)
-                matched = match(items, real.sum(axis=1), means, anchors)
-            else:
-                matched = np.broadcast_to(np.arange(members.shape[1]), members.shape)
-            codes[members[real]] = matched[real]
+            real = torch.from_numpy(members >= 0).to(vectors.device)
+            items = vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)]  # (leaves, items, d)
+            counts = real.sum(dim=1)
+            means = torch.einsum("lid,li->ld", items, real / counts[:, None])
+            matched = match(items, counts.cpu().numpy(), means, anchors)
+            codes[members[members >= 0]] = matched[members >= 0]
         return codes
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -188,7 +190,14 @@ def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
     """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
     words = vectors.cpu().numpy().view(np.uint32)
     factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
-    keys = np.zeros(len(words), dtype=np.uint64)
-    for column in range(words.shape[1]):  # a multilinear hash, modulo 2^64
-        keys += (words[:, column] + np.uint64(1)) * factors[column]
+    keys: NDArray[np.uint64] = _multilinear_hash(words, factors)
+    return keys
+
+
+@numba.njit(nogil=True, cache=True)
+def _multilinear_hash(words, factors):  # type: ignore[no-untyped-def]
+    keys = np.zeros(len(words), np.uint64)
+    for row in range(len(words)):
+        for column in range(words.shape[1]):
+            keys[row] += (np.uint64(words[row, column]) + np.uint64(1)) * factors[column]  # modulo 2^64
     return keys

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Self
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from resid.quantize.points import as_points
 from resid.quantize.transport import balanced_assignment
 
 _SAMPLE = 64  # points per cluster of the sample on which a large problem is begun
-_GROWTH = 1.25  # k-means++ draws its centres in rounds, each a quarter of those that are there
-_ROWS = 65_536  # points whose sums are formed at a time
+_DRAWN = 4  # points per cluster among which k-means++ draws the first centres
+_ROWS = 8_192  # points whose sums are formed at a time
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Clusters:
         The means of the clusters.
     prices : ndarray of float64, shape (problems, k)
     inertia : ndarray of float64, shape (problems,)
-        Sums of squared distances to the centres.
+        Sums of squared distances to these centres.
     steps : ndarray of int64, shape (problems,)
         Lloyd's steps.
     products : int
@@ -84,47 +85,73 @@ def balanced_kmeans(
     problems, longest, _ = points.shape
     if counts is None:
         counts = np.full(problems, longest)
-    draws = np.stack([np.random.default_rng(seed).random(k + 1) for seed in seeds])
-    size = _SAMPLE * k
-    if longest > 2 * size:
-        some = [
-            np.sort(np.random.default_rng([*seed, 1]).choice(count, size, replace=False))
-            for seed, count in zip(seeds, counts, strict=True)
-        ]
-        sample = torch.stack([p[torch.from_numpy(rows).to(p.device)] for p, rows in zip(points, some, strict=True)])
-        begun = _lloyd(sample, np.full(problems, size), _start(sample, np.full(problems, size), draws), None, 20, 1e-3)
-        found = _lloyd(points, counts, begun.centers, begun.prices, max_iter, tol)
-        found.products += begun.products
-        return found
-    return _lloyd(points, counts, _start(points, counts, draws), None, max_iter, tol)
+    random = [np.random.default_rng(seed) for seed in seeds]
+    draws = np.stack([generator.random(k) for generator in random])
+    everyone = np.arange(problems)
+    sample, sizes = _sample(points, counts, everyone, _DRAWN * k, random)
+    centers = _start(sample, sizes, torch.from_numpy(draws).to(points.device))
+    prices, products = np.zeros((problems, k)), 2 * sample.numel() * k
+    large = np.flatnonzero(counts > 2 * _SAMPLE * k)
+    if len(large):
+        sample, sizes = _sample(points, counts, large, _SAMPLE * k, random)
+        where = torch.from_numpy(large).to(points.device)
+        begun = _lloyd(sample, sizes, centers[where], prices[large], 20, 1e-3)
+        centers[where], prices[large] = begun.centers, begun.prices
+        products += begun.products
+    found = _lloyd(points, counts, centers, prices, max_iter, tol)
+    found.products += products
+    return found
 
 
-def _start(points: Tensor, counts: NDArray[np.int64], draws: NDArray[np.float64]) -> Tensor:
-    """Choose the first centres as k-means++ does, far from each other, in rounds; shape (problems, k, d)."""
+def _sample(
+    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], size: int, random: list[np.random.Generator]
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Return so many points of some problems, or all if there are fewer, and how many they are."""
+    sizes = np.minimum(counts[some], size)
+    rows = np.zeros((len(some), int(sizes.max())), dtype=np.int64)
+    for row, problem, have in zip(rows, some, sizes, strict=True):
+        row[:have] = random[problem].choice(counts[problem], have, replace=False)
+    place = torch.from_numpy(some).to(points.device)[:, None]
+    return points[place, torch.from_numpy(rows).to(points.device)], sizes
+
+
+def _start(points: Tensor, counts: NDArray[np.int64], draws: Tensor) -> Tensor:
+    """Choose the first centres as k-means++ does, far from each other, in rounds.
+
+    Parameters
+    ----------
+    points
+        Shape (problems, points, d).
+    counts
+        How many of its points each problem has, shape (problems,).
+    draws
+        Random numbers from 0 to 1, shape (problems, k).
+
+    Returns
+    -------
+    Tensor
+        Shape (problems, k, d).
+    """
     problems, longest, _ = points.shape
-    k = draws.shape[1] - 1
+    k = draws.shape[1]
     place = torch.arange(problems, device=points.device)[:, None]
-    absent = torch.arange(longest) >= torch.from_numpy(counts)[:, None]
-    norms = points.square().sum(dim=2)
-    uniform = torch.from_numpy(draws).to(points.device)
-    chosen = (uniform[:, :1] * torch.from_numpy(counts).to(points.device)[:, None]).long()
+    last = torch.from_numpy(counts - 1).to(points.device)[:, None]
+    present = torch.arange(longest, device=points.device) <= last
+    chosen = fresh = (draws[:, :1] * (last + 1)).long()
+    norms = torch.einsum("pnd,pnd->pn", points, points)
     nearest = torch.full_like(norms, torch.inf)
-    fresh = chosen
     while True:
-        centers = points[place, fresh]  # (problems, new, d)
-        distances = norms[:, :, None] - 2 * points @ centers.transpose(1, 2) + centers.square().sum(dim=2)[:, None]
-        nearest = torch.minimum(nearest, distances.amin(dim=2)).clamp_min_(0)
+        among = norms[place, fresh][:, None] - 2 * points @ points[place, fresh].transpose(1, 2)
+        nearest = torch.minimum(nearest, (norms + among.amin(dim=2)).clamp_min_(0))
         done = chosen.shape[1]
         if done == k:
-            return points[place, chosen].clone()
-        weights = nearest.double().masked_fill_(absent.to(points.device), 0)
+            return points[place, chosen]
         # A little for every point, so that points that are all equal can be drawn as well.
-        weights += (weights.sum(dim=1, keepdim=True) * 1e-9 + 1e-30) * ~absent.to(points.device)
-        cumulated = weights.cumsum(dim=1)
-        more = min(k - done, max(1, round(done * (_GROWTH - 1))))
-        wanted = uniform[:, done : done + more] * cumulated[:, -1:]
-        fresh = torch.searchsorted(cumulated, wanted, right=True)
-        fresh = torch.minimum(fresh, torch.from_numpy(counts - 1).to(points.device)[:, None])
+        weights = nearest.double() * present
+        cumulated = (weights + (weights.sum(dim=1, keepdim=True) * 1e-9 + 1e-30) * present).cumsum(dim=1)
+        more = min(k - done, done)
+        wanted = draws[:, done : done + more] * cumulated[:, -1:]
+        fresh = torch.minimum(torch.searchsorted(cumulated, wanted, right=True), last)
         chosen = torch.cat([chosen, fresh], dim=1)
 
 
@@ -132,43 +159,51 @@ def _lloyd(
     points: Tensor,
     counts: NDArray[np.int64],
     centers: Tensor,
-    prices: NDArray[np.float64] | None,
+    prices: NDArray[np.float64],
     max_iter: int,
     tol: float,
 ) -> Clusters:
     """Assign and average until nothing is gained."""
     problems, longest, d = points.shape
     k = centers.shape[1]
+    origin = centers.mean(dim=1, keepdim=True)  # (problems, 1, d); all is computed from there, where numbers are small
     found = Clusters(
         labels=np.full((problems, longest), -1, dtype=np.int32),
         centers=centers,
-        prices=np.zeros((problems, k)) if prices is None else prices.copy(),
+        prices=prices.copy(),
         inertia=np.full(problems, np.inf),
         steps=np.zeros(problems, dtype=np.int64),
     )
-    squares = np.array([float(p[:n].square().sum(dtype=torch.float64)) for p, n in zip(points, counts, strict=True)])
-    sums = torch.zeros(problems, k, d, dtype=torch.float64, device=points.device)
-    active = np.arange(problems)
+    spread = _spread(points, counts, origin)
+    sums = np.zeros((problems, k, d))
+    costs = torch.empty(problems, longest, k, device=points.device)
+    active, held, here = np.arange(problems), np.arange(problems), points
+
+    def step(row: int) -> float:
+        """Assign the points of a problem that are held in this row, sum them up, and return the inertia."""
+        number = held[row]
+        labels, count = found.labels[number], counts[number]
+        before = labels.copy()
+        balanced_assignment(on_host[row], count, found.prices[number], labels)
+        _move(sums[number], points[number], before, labels)
+        sizes = np.bincount(labels[:count], minlength=k)[:, None]
+        means = sums[number] / sizes
+        found.centers[number] = torch.from_numpy(means).to(found.centers)
+        return float(spread[number] - (sizes * np.square(means - origins[number])).sum())
+
+    origins = origin.double().cpu().numpy()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in range(max_iter):
-            here = points if len(active) == problems else points[torch.from_numpy(active).to(points.device)]
-            near = found.centers[torch.from_numpy(active).to(points.device)]
-            costs = torch.baddbmm(near.square().sum(dim=2)[:, None], here, near.transpose(1, 2), alpha=-2)
-            found.products += 2 * costs.numel() * d
-            old = found.labels[active]
+            if 2 * len(active) <= len(held):  # the points of those that are left, together
+                held, here = active, points[torch.from_numpy(active).to(points.device)]
+            some = torch.from_numpy(held).to(points.device)
+            away = found.centers[some] - origin[some]
+            # |x - c|² - |x - o|², which differs from the squared distance by what is the same for all centres.
+            lengths = away.square().sum(dim=2)[:, None] + 2 * origin[some] @ away.transpose(1, 2)
+            torch.baddbmm(lengths, here, away.transpose(1, 2), alpha=-2, out=costs[: len(held)])
+            found.products += 2 * here.shape[0] * longest * k * d
             on_host = costs.cpu().numpy()
-
-            def assign(row: int, on_host: NDArray[np.float32] = on_host, active: NDArray[np.int64] = active) -> float:
-                number = active[row]
-                return balanced_assignment(on_host[row], counts[number], found.prices[number], found.labels[number])
-
-            total = np.fromiter(pool.map(assign, range(len(active))), dtype=np.float64) + squares[active]
-            del costs, on_host
-            for row, number in enumerate(active):
-                _move(sums[number], points[number], old[row], found.labels[number])
-            sizes = np.stack([np.bincount(found.labels[n][: counts[n]], minlength=k) for n in active])
-            index = torch.from_numpy(active).to(points.device)
-            found.centers[index] = (sums[index] / torch.from_numpy(sizes).to(sums)[:, :, None]).to(points.dtype)
+            total = np.fromiter(pool.map(step, np.flatnonzero(np.isin(held, active))), dtype=np.float64)
             gained = found.inertia[active] - total
             found.inertia[active] = total
             found.steps[active] += 1
@@ -178,17 +213,39 @@ def _lloyd(
     return found
 
 
-def _move(sums: Tensor, points: Tensor, old: NDArray[np.int32], new: NDArray[np.int32]) -> None:
-    """Bring the sums of the clusters, shape (k, d), up to date with points that changed their cluster."""
+def _spread(points: Tensor, counts: NDArray[np.int64], origin: Tensor) -> NDArray[np.float64]:
+    """Return the sums of the squared distances to an origin, shape (problems,)."""
+    problems, longest, _ = points.shape
+    there = torch.from_numpy(counts).to(points.device)[:, None]
+    total = torch.zeros(problems, dtype=torch.float64, device=points.device)
+    for first in range(0, longest, max(1, _ROWS // problems)):
+        last = min(longest, first + max(1, _ROWS // problems))
+        squares = (points[:, first:last] - origin).square_().sum(dim=2)
+        total += (squares * (torch.arange(first, last, device=points.device) < there)).sum(dim=1, dtype=torch.float64)
+    return total.cpu().numpy()
+
+
+def _move(sums: NDArray[np.float64], points: Tensor, old: NDArray[np.int32], new: NDArray[np.int32]) -> None:
+    """Bring the sums of the clusters of a problem, shape (k, d), up to date with points that changed their cluster."""
     changed = np.flatnonzero(old != new)
+    if points.device.type == "cpu":
+        _add_rows(sums, points.numpy(), changed, old[changed], new[changed])
+        return
     for first in range(0, len(changed), _ROWS):
         rows = changed[first : first + _ROWS]
-        moved = points[torch.from_numpy(rows).to(points.device)].to(sums.dtype)
-        sums.index_add_(0, torch.from_numpy(new[rows].astype(np.int64)).to(points.device), moved)
-        left = old[rows] >= 0
-        if left.any():
-            where = torch.from_numpy(old[rows][left].astype(np.int64)).to(points.device)
-            sums.index_add_(0, where, moved[torch.from_numpy(left).to(points.device)], alpha=-1)
+        moved = points[torch.from_numpy(rows).to(points.device)].cpu().numpy()
+        _add_rows(sums, moved, np.arange(len(rows)), old[rows], new[rows])
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_rows(sums, points, rows, old, new):  # type: ignore[no-untyped-def]
+    for number, row in enumerate(rows):
+        here, there = old[number], new[number]
+        for column in range(points.shape[1]):
+            value = np.float64(points[row, column])
+            sums[there, column] += value
+            if here >= 0:
+                sums[here, column] -= value
 
 
 class BalancedKMeans(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -37,6 +37,7 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
         points = vectors.detach().to(torch.float32).contiguous()
     else:
         points = torch.from_numpy(validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset))
-    if float(points.abs().max()) > _LARGEST:
+    least, largest = points.aminmax()
+    if max(-float(least), float(largest)) > _LARGEST:
         raise ValueError(f"Input X has values beyond {_LARGEST:g}, whose squares do not fit; scale it.")
     return points

@@ -4,17 +4,20 @@ A transport problem whose dual has one price per cluster: at the right prices, e
 cost plus price, and the sizes come out balanced. From any prices, the points' choices are optimal for the sizes that they
 happen to have; then one point after the other moves from a cluster that is too large to one that is too small, along the
 shortest path in the graph of clusters, which keeps the assignment optimal for its sizes (successive shortest paths). So
-the result is exact, and the closer the prices are to the right ones, the fewer paths it takes: k-means, whose centroids
-move little, hands the prices on from step to step.
+the result is exact, and the closer the prices are to the right ones, the fewer paths it takes. k-means, whose centroids
+move little, hands its prices on from step to step; where they are far off, they are found on a part of the points first.
 
-Shortest paths among k clusters are loops that neither NumPy nor PyTorch can express, hence Numba.
+With n points, choosing and listing the cheapest moves reads the (n, k) costs once each; a path takes at most about k²
+operations, however many points there are. Shortest paths are loops that neither NumPy nor PyTorch can express, hence Numba.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-_KEPT = 8  # the cheapest candidates of a move that are remembered, so that a cluster is seldom searched again
+_KEPT = 6  # cheapest moves between two clusters that are remembered, so that a cluster is seldom searched again
+_PART = 128  # points per cluster from which on prices may be found on a part of the points
+_FAR = 32  # that is done if more than one point in so many is in a cluster that is too large
 
 
 @numba.njit(nogil=True, cache=True)
@@ -40,6 +43,58 @@ def balanced_assignment(
         The total cost.
     """
     k = costs.shape[1]
+    sizes = _choose(costs, points, prices, labels)
+    if points >= _PART * k and np.maximum(sizes - points // k - 1, 0).sum() * _FAR > points:
+        stride = _stride(points)
+        part = points
+        while part >= _PART * k:
+            part //= 4
+        while part < points:
+            some = np.empty((part, k), np.float32)
+            for row in range(part):
+                some[row] = costs[row * stride % points]
+            _balance(some, part, prices, labels, _choose(some, part, prices, labels))
+            part *= 4
+        sizes = _choose(costs, points, prices, labels)
+    _balance(costs, points, prices, labels, sizes)
+    total = 0.0
+    for point in range(points):
+        total += costs[point, labels[point]]
+    return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _stride(points):  # type: ignore[no-untyped-def]
+    """Return a step through the points that meets each once, and whose first steps are spread over all."""
+    stride = int(points * 0.618)
+    while True:
+        a, b = stride, points
+        while b:
+            a, b = b, a % b
+        if a == 1:
+            return stride
+        stride += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _choose(costs, points, prices, labels):  # type: ignore[no-untyped-def]
+    """Give every point the cluster that is cheapest at these prices; return the sizes."""
+    sizes = np.zeros(costs.shape[1], np.int64)
+    for point in range(points):
+        best, least = 0, np.inf
+        for cluster in range(costs.shape[1]):
+            value = costs[point, cluster] + prices[cluster]
+            if value < least:
+                best, least = cluster, value
+        labels[point] = best
+        sizes[best] += 1
+    return sizes
+
+
+@numba.njit(nogil=True, cache=True)
+def _balance(costs, points, prices, labels, sizes):  # type: ignore[no-untyped-def]
+    """Move points along shortest paths until the sizes are balanced."""
+    k = costs.shape[1]
     low, larger = points // k, points % k
     sink = k  # the node through which clusters pass on the right to be one larger
     price = np.zeros(k + 1)
@@ -49,70 +104,67 @@ def balanced_assignment(
     for position in range(larger):
         extra[rank[position]] = True
     price[sink] = prices[rank[larger - 1]] if larger else 0.0
+    if not (sizes > low + extra).any():
+        return
 
-    # Every point takes the cluster that is cheapest at these prices. Members are linked lists.
-    size = np.zeros(k, np.int64)
+    # The members of every cluster, as linked lists.
     head = np.full(k, -1, np.int64)
     following = np.empty(points, np.int64)
     before = np.empty(points, np.int64)
     for point in range(points):
-        best, least = 0, np.inf
-        for cluster in range(k):
-            value = costs[point, cluster] + price[cluster]
-            if value < least:
-                best, least = cluster, value
-        labels[point] = best
-        _link(point, best, head, following, before)
-        size[best] += 1
+        _link(point, labels[point], head, following, before)
 
-    # The cheapest moves from cluster a to cluster b, as far as known, dearest first; a list is filled when it is needed.
+    # The cheapest moves from cluster a to cluster b, dearest first, listed once a path comes to a.
+    listed = np.zeros(k, np.bool_)
     moves = np.empty((k, k, _KEPT), np.int64)
-    known = np.full((k, k), -1, np.int64)  # how many are in the list; -1: not searched yet
-    worst = np.empty((k, k))  # of what was left out of the list
+    values = np.empty((k, k, _KEPT), np.float32)
+    known = np.zeros((k, k), np.int64)
+    bound = np.full((k, k), np.float32(np.inf))  # no move that is not listed is cheaper
+    edge = np.full((k, k), np.inf)  # the value of the cheapest move
 
     distance = np.empty(k + 1)
+    waiting = np.empty(k + 1)  # the distances of nodes that are reached but not settled
     previous = np.empty(k + 1, np.int64)
     settled = np.empty(k + 1, np.bool_)
     for source in range(k):
-        while size[source] > low + extra[source]:
+        while sizes[source] > low + extra[source]:
             # Dijkstra over the clusters, with costs that the prices keep from being negative.
             distance[:] = np.inf
+            waiting[:] = np.inf
             settled[:] = False
-            distance[source] = 0.0
-            goal = -1
+            distance[source] = waiting[source] = 0.0
             while True:
-                here, nearest = -1, np.inf
-                for node in range(k + 1):
-                    if not settled[node] and distance[node] < nearest:
-                        here, nearest = node, distance[node]
+                here = np.argmin(waiting)
+                nearest = waiting[here]
+                waiting[here] = np.inf
                 settled[here] = True
                 if here == sink:
                     for node in range(k):
-                        if extra[node] and not settled[node]:
-                            way = nearest + max(price[node] - price[sink], 0.0)
-                            if way < distance[node]:
-                                distance[node], previous[node] = way, sink
+                        way = nearest + max(price[node] - price[sink], 0.0)
+                        if extra[node] and way < distance[node]:
+                            distance[node], waiting[node], previous[node] = way, way, sink
                     continue
-                if size[here] < low + extra[here]:
-                    goal = here
+                if sizes[here] < low + extra[here]:
                     break
+                if not listed[here]:
+                    listed[here] = True
+                    member = head[here]
+                    while member >= 0:
+                        _offer(member, here, costs, moves, values, known, bound, edge)
+                        member = following[member]
                 for node in range(k):
-                    if settled[node] or size[here] == 0:
-                        continue
-                    move = _cheapest(here, node, costs, labels, head, following, moves, known, worst)
-                    step = costs[move, node] - costs[move, here] + price[node] - price[here]
-                    way = nearest + max(step, 0.0)
+                    way = nearest + max(edge[here, node] + price[node] - price[here], 0.0)
                     if way < distance[node]:
-                        distance[node], previous[node] = way, here
-                if larger and not extra[here] and not settled[sink]:
+                        distance[node], waiting[node], previous[node] = way, way, here
+                if larger and not extra[here]:
                     way = nearest + max(price[sink] - price[here], 0.0)
                     if way < distance[sink]:
-                        distance[sink], previous[sink] = way, here
+                        distance[sink], waiting[sink], previous[sink] = way, way, here
             for node in range(k + 1):
                 if settled[node]:
-                    price[node] += distance[goal] - distance[node]
+                    price[node] += nearest - distance[node]
             # Move a point along every edge of the path, from its end to its beginning.
-            node = goal
+            node = here
             while node != source:
                 origin = previous[node]
                 if node == sink:
@@ -120,26 +172,23 @@ def balanced_assignment(
                 elif origin == sink:
                     extra[node] = False
                 else:
-                    point = _cheapest(origin, node, costs, labels, head, following, moves, known, worst)
-                    _unlink(point, origin, head, following, before)
-                    _link(point, node, head, following, before)
+                    point = moves[origin, node, known[origin, node] - 1]
                     labels[point] = node
-                    size[origin] -= 1
-                    size[node] += 1
-                    _offer(point, node, costs, labels, moves, known, worst)
+                    _unlink(point, origin, head, following, before)
+                    _withdraw(origin, labels, costs, head, following, moves, values, known, bound, edge)
+                    _link(point, node, head, following, before)
+                    if listed[node]:
+                        _offer(point, node, costs, moves, values, known, bound, edge)
+                    sizes[origin] -= 1
+                    sizes[node] += 1
                 node = origin
     prices[:] = price[:k]
-    total = 0.0
-    for point in range(points):
-        total += costs[point, labels[point]]
-    return total
 
 
 @numba.njit(nogil=True, cache=True)
 def _link(point, cluster, head, following, before):  # type: ignore[no-untyped-def]
     first = head[cluster]
-    following[point] = first
-    before[point] = -1
+    following[point], before[point] = first, -1
     if first >= 0:
         before[first] = point
     head[cluster] = point
@@ -156,58 +205,53 @@ def _unlink(point, cluster, head, following, before):  # type: ignore[no-untyped
 
 
 @numba.njit(nogil=True, cache=True)
-def _cheapest(origin, goal, costs, labels, head, following, moves, known, worst):  # type: ignore[no-untyped-def]
-    """Return the point of `origin` whose move to `goal` costs least."""
-    count = known[origin, goal]
-    while count > 0 and labels[moves[origin, goal, count - 1]] != origin:  # it has left in the meantime
-        count -= 1
-    if count <= 0:
-        count, left_out = 0, np.inf
-        point = head[origin]
-        while point >= 0:
-            value = costs[point, goal] - costs[point, origin]
-            count, left_out = _insert(point, value, origin, goal, costs, moves[origin, goal], count, left_out)
-            point = following[point]
-        worst[origin, goal] = left_out
-    known[origin, goal] = count
-    return moves[origin, goal, count - 1]
-
-
-@numba.njit(nogil=True, cache=True)
-def _insert(point, value, origin, goal, costs, kept, count, left_out):  # type: ignore[no-untyped-def]
-    """Put a point into a list that is sorted with the cheapest last; return its length and the least value left out."""
-    if value >= left_out:
-        return count, left_out
-    if count == _KEPT:
-        first = costs[kept[0], goal] - costs[kept[0], origin]
-        if value >= first:
-            return count, min(left_out, value)
-        left_out = min(left_out, first)
-        place = 0
-        while place + 1 < count and costs[kept[place + 1], goal] - costs[kept[place + 1], origin] > value:
-            kept[place] = kept[place + 1]
-            place += 1
-        kept[place] = point
-        return count, left_out
-    place = count
-    while place > 0 and costs[kept[place - 1], goal] - costs[kept[place - 1], origin] <= value:
-        kept[place] = kept[place - 1]
-        place -= 1
-    kept[place] = point
-    return count + 1, left_out
-
-
-@numba.njit(nogil=True, cache=True)
-def _offer(point, cluster, costs, labels, moves, known, worst):  # type: ignore[no-untyped-def]
-    """Add a point that came to a cluster to the lists of the moves from there."""
+def _offer(point, cluster, costs, moves, values, known, bound, edge):  # type: ignore[no-untyped-def]
+    """List the moves of a member of a cluster where they are among the cheapest."""
+    own = costs[point, cluster]
     for goal in range(costs.shape[1]):
-        count = known[cluster, goal]
-        if goal == cluster or count < 0:
+        value = costs[point, goal] - own
+        if value < bound[cluster, goal] and goal != cluster:
+            _list(point, value, cluster, goal, moves, values, known, bound)
+            edge[cluster, goal] = values[cluster, goal, known[cluster, goal] - 1]
+
+
+@numba.njit(nogil=True, cache=True)
+def _withdraw(cluster, labels, costs, head, following, moves, values, known, bound, edge):  # type: ignore[no-untyped-def]
+    """After a point has left a cluster: take it off the lists, and search again where nothing is left on them."""
+    for goal in range(costs.shape[1]):
+        if goal == cluster:
             continue
+        count = known[cluster, goal]
         while count > 0 and labels[moves[cluster, goal, count - 1]] != cluster:
             count -= 1
-        value = costs[point, goal] - costs[point, cluster]
-        count, worst[cluster, goal] = _insert(
-            point, value, cluster, goal, costs, moves[cluster, goal], count, worst[cluster, goal]
-        )
-        known[cluster, goal] = count if count > 0 else -1
+        known[cluster, goal] = count
+        if count == 0:
+            bound[cluster, goal] = np.inf
+            member = head[cluster]
+            while member >= 0:
+                value = costs[member, goal] - costs[member, cluster]
+                if value < bound[cluster, goal]:
+                    _list(member, value, cluster, goal, moves, values, known, bound)
+                member = following[member]
+        count = known[cluster, goal]
+        edge[cluster, goal] = values[cluster, goal, count - 1] if count else np.inf
+
+
+@numba.njit(nogil=True, cache=True)
+def _list(point, value, cluster, goal, moves, values, known, bound):  # type: ignore[no-untyped-def]
+    """Put a move that is cheaper than the bound into its list, at its place; a full list loses its dearest."""
+    moves, values, count = moves[cluster, goal], values[cluster, goal], known[cluster, goal]
+    if count == _KEPT:
+        place = 0
+        while place + 1 < count and values[place + 1] > value:
+            moves[place], values[place] = moves[place + 1], values[place + 1]
+            place += 1
+    else:
+        place = count
+        while place > 0 and values[place - 1] <= value:
+            moves[place], values[place] = moves[place - 1], values[place - 1]
+            place -= 1
+        known[cluster, goal] = count + 1
+    moves[place], values[place] = point, value
+    if known[cluster, goal] == _KEPT:
+        bound[cluster, goal] = values[0]
