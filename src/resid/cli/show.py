@@ -96,3 +96,37 @@ def quality_table(found: dict[str, dict[str, Any]]) -> Table:
             columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
             table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
     return table
+
+
+_ID_ROWS = (
+    ("codes", "size", "{:,}"),
+    ("  that no item has", "dead", "{:,}"),
+    ("entropy, bits", "entropy", "{:.3f}"),
+    ("perplexity", "perplexity", "{:,.1f}"),
+    ("Gini", "gini", "{:.3f}"),
+    ("entropy given the prefix, bits", "conditional_entropy", "{:.3f}"),
+    ("variance left by the prefix and the code", "distortion", "{:.1%}"),
+    ("variance left by the code alone", "distortion_code", "{:.1%}"),
+    ("  ambiguity, bits per dimension", "ambiguity", "{:.3f}"),
+    ("step explained by the code and its prefix", "step_explained", "{:.1%}"),
+    ("step explained by the code alone", "step_explained_code", "{:.1%}"),
+    ("  ambiguity of the step, bits per dimension", "step_ambiguity", "{:.3f}"),
+    ("cosine of steps with the same code", "cosine", "{:.4f}"),
+    ("  under different parents", "cosine_between", "{:.4f}"),
+    ("nearest ten with the same prefix", "neighbours", "{:.1%}"),
+    ("  any ten", "neighbours_chance", "{:.2%}"),
+    ("history has the target's code", "overlap", "{:.4f}"),
+    ("  any two interactions", "overlap_chance", "{:.4f}"),
+)
+
+
+def ids_table(levels: list[dict[str, Any]]) -> Table:
+    """Return the quality of semantic IDs, level by level; what was not measured is left out."""
+    table = Table("", title="Quality of the IDs", title_justify="left")
+    for level in levels:
+        table.add_column(f"level {level['level']}", justify="right")
+    for text, name, shape in _ID_ROWS:
+        values = [level.get(name) for level in levels]
+        if any(value is not None for value in values):
+            table.add_row(text, *("–" if value is None else shape.format(value) for value in values))
+    return table

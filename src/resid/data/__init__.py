@@ -1,9 +1,21 @@
 """Data: tables → Dataset. Read and check tables, prepare them, split histories, make batches."""
 
-from resid.data.batches import PADDING, Batch, Batches
+from resid.data.batches import PADDING, Batch, Batches, EpochBatches, VectorBatch, VectorBatches
 from resid.data.dataset import Dataset
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split
 from resid.data.synthetic import SyntheticShop, synthetic_shop
 
-__all__ = ["PADDING", "Batch", "Batches", "Dataset", "PrepareSettings", "Split", "SyntheticShop", "synthetic_shop"]
+__all__ = [
+    "PADDING",
+    "Batch",
+    "Batches",
+    "Dataset",
+    "EpochBatches",
+    "PrepareSettings",
+    "Split",
+    "SyntheticShop",
+    "VectorBatch",
+    "VectorBatches",
+    "synthetic_shop",
+]

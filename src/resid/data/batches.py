@@ -1,8 +1,13 @@
-"""Batches of windows: of similar length, shuffled by seed, and able to continue where they were."""
+"""What models are trained on, batch by batch: windows of histories, or rows of a matrix.
 
+Batches are shuffled by seed and able to continue where they were; windows of similar length come together.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +19,23 @@ PADDING = -1  # stands before a history that is shorter than the longest of its 
 
 
 @dataclass(eq=False)  # not frozen: Fabric moves a batch to a device by setting its fields
-class Batch:
+class _Rows:
+    """Arrays with a row for every sample of a batch."""
+
+    index: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def share(self, rank: int, of: int) -> Self:
+        """Return the part of one of several processes; a batch too small to be shared goes to each of them whole."""
+        if len(self) < of:
+            return self
+        return type(self)(**{field.name: getattr(self, field.name)[rank::of] for field in fields(self)})
+
+
+@dataclass(eq=False)
+class Batch(_Rows):
     """Some windows of a split.
 
     Attributes
@@ -29,27 +50,120 @@ class Batch:
         Drawn uniformly from all items but the target.
     """
 
-    index: NDArray[np.int64]
     users: NDArray[np.int64]
     histories: NDArray[np.int64]
     targets: NDArray[np.int64]
     negatives: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.targets)
 
-    def share(self, rank: int, of: int) -> "Batch":
-        """Return the part of one of several processes; a batch too small to be shared goes to each of them whole."""
-        if len(self) < of:
-            return self
-        return Batch(**{field.name: getattr(self, field.name)[rank::of] for field in fields(self)})
+@dataclass(eq=False)
+class VectorBatch(_Rows):
+    """Some rows of a matrix.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (batch,)
+        Which rows these are.
+    vectors : ndarray of float32, shape (batch, d)
+    """
+
+    vectors: NDArray[np.float32]
 
 
-class Batches:
+_B = TypeVar("_B", bound=_Rows)
+
+
+class EpochBatches(ABC, Generic[_B]):
     """The batches of one epoch after the other.
 
-    The order of an epoch and the negatives of a batch are functions of the seed, the epoch and the batch's number,
+    The order of an epoch, and all that is random in a batch, are functions of the seed, the epoch and the batch's number,
     so the position is all there is to save, and to continue is exact.
+    """
+
+    def __init__(self, samples: int, fingerprint: str, batch_size: int, seed: int) -> None:
+        if batch_size < 1:
+            raise InputError(f"the setting 'batch_size' cannot be {batch_size}; it must be at least 1.")
+        self.samples = samples
+        self.fingerprint = fingerprint
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+        self.next_batch = 0
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[_B]:
+        """Yield the rest of the current epoch; then the next epoch is the current one."""
+        order, batch_order = self._plan()
+        while self.next_batch < len(self):
+            number = self.next_batch
+            first = batch_order[number] * self.batch_size
+            self.next_batch += 1  # the batch counts as taken once it is handed out
+            yield self.batch(order[first : first + self.batch_size], number)
+        self.epoch, self.next_batch = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, and what it depends on."""
+        return {"epoch": self.epoch, "next_batch": self.next_batch, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a position; refuse one that was taken with other data or settings."""
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise InputError(
+                    f"cannot continue: '{name}' was {state.get(name)} and is {value}; use the same settings."
+                )
+        self.epoch, self.next_batch = state["epoch"], state["next_batch"]
+
+    def _identity(self) -> dict[str, Any]:
+        return {"data": self.fingerprint, "batch_size": self.batch_size, "seed": self.seed}
+
+    @abstractmethod
+    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the samples of the current epoch in an order, and the order of the batches that it is cut into."""
+
+    @abstractmethod
+    def batch(self, index: NDArray[np.int64], number: int = 0) -> _B:
+        """Return samples as one batch; `number` decides what is random in it."""
+
+
+class VectorBatches(EpochBatches[VectorBatch]):
+    """Rows of a matrix, shuffled.
+
+    Parameters
+    ----------
+    vectors
+        Shape (rows, d), float32.
+    batch_size
+        How many rows a batch has; the last of an epoch may have fewer.
+    seed
+        Decides the order.
+    passes
+        How often an epoch goes through all rows.
+    """
+
+    def __init__(self, vectors: NDArray[np.float32], batch_size: int, *, seed: int = 0, passes: int = 1) -> None:
+        content = hashlib.sha256(np.ascontiguousarray(vectors).data).hexdigest()
+        super().__init__(passes * len(vectors), content, batch_size, seed)
+        self.vectors = vectors
+        self.passes = passes
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "passes": self.passes}
+
+    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        order = np.concatenate([random.permutation(len(self.vectors)) for _ in range(self.passes)])
+        return order, np.arange(len(self))
+
+    def batch(self, index: NDArray[np.int64], number: int = 0) -> VectorBatch:
+        """Return rows as one batch."""
+        return VectorBatch(index, self.vectors[index])
+
+
+class Batches(EpochBatches[Batch]):
+    """Windows of a split, those of similar length together.
 
     Parameters
     ----------
@@ -78,57 +192,20 @@ class Batches:
         negatives: int = 0,
         pool: int = 50,
     ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("negatives", negatives, 0),
-            ("pool", pool, 1),
-        ):
+        super().__init__(len(split), split.fingerprint, batch_size, seed)
+        for name, value, least in (("negatives", negatives, 0), ("pool", pool, 1)):
             if value < least:
                 raise InputError(f"the setting '{name}' cannot be {value}; it must be at least {least}.")
         if negatives and split.n_items < 2:
             raise InputError("negatives need a catalogue of at least two items; this one has one.")
         self.split = split
-        self.batch_size = batch_size
         self.shuffle = shuffle
-        self.seed = seed
         self.negatives = negatives
         self.pool = pool
-        self.epoch = 0
-        self.next_batch = 0
-
-    def __len__(self) -> int:
-        return -(-len(self.split) // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the rest of the current epoch; then the next epoch is the current one."""
-        order, batch_order = self._plan()
-        while self.next_batch < len(self):
-            number = self.next_batch
-            first = batch_order[number] * self.batch_size
-            self.next_batch += 1  # the batch counts as taken once it is handed out
-            yield self.batch(order[first : first + self.batch_size], number)
-        self.epoch, self.next_batch = self.epoch + 1, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, and what it depends on."""
-        return {"epoch": self.epoch, "next_batch": self.next_batch, **self._identity()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a position; refuse one that was taken with other data or settings."""
-        for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise InputError(
-                    f"cannot continue: '{name}' was {state.get(name)} and is {value}; use the same settings."
-                )
-        self.epoch, self.next_batch = state["epoch"], state["next_batch"]
 
     def _identity(self) -> dict[str, Any]:
-        names = ("batch_size", "shuffle", "seed", "negatives", "pool")
-        return {
-            "data": self.split.fingerprint,
-            "split": self.split.name,
-            **{name: getattr(self, name) for name in names},
-        }
+        more = {name: getattr(self, name) for name in ("shuffle", "negatives", "pool")}
+        return {**super()._identity(), "split": self.split.name, **more}
 
     def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the windows in an order in which neighbours are of similar length, and the order of the batches."""

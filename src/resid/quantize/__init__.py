@@ -5,6 +5,8 @@ from resid.quantize.gaoq import GAOQ
 from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.kmeans import BalancedKMeans
+from resid.quantize.quality import quality
 from resid.quantize.residual import RQKMeans
+from resid.quantize.rqvae import RQVAE
 
-__all__ = ["GAOQ", "BalancedKMeans", "HierarchicalKMeans", "Quantizer", "RQKMeans", "SemanticIds"]
+__all__ = ["GAOQ", "RQVAE", "BalancedKMeans", "HierarchicalKMeans", "Quantizer", "RQKMeans", "SemanticIds", "quality"]

@@ -55,4 +55,3 @@ def match(children: Tensor, counts: NDArray[np.int64], parents: Tensor, anchors:
             rows, columns = linear_sum_assignment(cosine[: counts[node]], maximize=True)
             matched[node, rows] = columns
     return matched
-

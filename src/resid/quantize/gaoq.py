@@ -8,23 +8,19 @@ which they lie from their parent.
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from resid.quantize.alignment import make_anchors, match
-from resid.quantize.base import Quantizer
-from resid.quantize.points import as_points
-from resid.quantize.tree import checked_branching, grow, members_of, number_within
+from resid.quantize.paths import TreeQuantizer
+from resid.quantize.tree import Level, checked_branching, members_of, number_within
 
 
-class GAOQ(Quantizer):
+class GAOQ(TreeQuantizer):
     """Globally aligned orthogonal quantization.
 
     Parameters
@@ -73,15 +69,13 @@ class GAOQ(Quantizer):
         self.tol = tol
         self.random_state = random_state
 
-    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Give every row of X, shape (n_samples, n_features), an ID."""
-        vectors = as_points(self, X, reset=True)
-        branching = checked_branching(self.branching, len(vectors))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        levels = grow(vectors, branching, seed, self.max_iter, self.tol)
-        leaves = levels[-1].parents * branching[-1] + levels[-1].children
-        largest = int(np.bincount(leaves).max())
-        self.branching_ = (*branching, largest)
+    def _branching(self, items: int) -> tuple[int, ...]:
+        return checked_branching(self.branching, items)
+
+    def _number(
+        self, vectors: Tensor, levels: Sequence[Level], leaves: NDArray[np.int64], seed: int
+    ) -> tuple[list[NDArray[np.int64]], tuple[int, ...]]:
+        self.branching_ = (*(level.centers.shape[1] for level in levels), int(np.bincount(leaves).max()))
         counts = self._anchor_counts()
         self.anchors_ = [
             make_anchors(count, vectors.shape[1], [seed, 1_000 + level]) for level, count in enumerate(counts, 1)
@@ -91,14 +85,11 @@ class GAOQ(Quantizer):
             parents = levels[number].centers.flatten(0, 1)
             matched = match(level.centers, level.counts, parents, self._anchors(number, vectors))
             codes.append(matched[level.parents, level.children])
-        codes.append(self._number_leaves(vectors, leaves))
-        self.codes_ = np.stack(codes, axis=1).astype(np.int32)
-        self.level_sizes_ = (branching[0], *counts)
-        self.product_flops_ = tuple(level.products for level in levels)
-        self.n_iter_ = max(1, *(level.steps for level in levels))
-        self._levels = [(level.centers, level.counts) for level in levels]
-        self._leaves, self._keys = leaves, _row_keys(vectors)
-        return self
+        codes.append(self._number_leaves(vectors, leaves, levels[-1].centers.flatten(0, 1)))
+        return codes, (self.branching_[0], *counts)
+
+    def _preferred_codes(self, vector: Tensor, leaf_mean: Tensor) -> NDArray[np.int64]:
+        return (self._anchors(-1, vector) @ (vector - leaf_mean)).argsort(descending=True, stable=True).cpu().numpy()
 
     def _anchor_counts(self) -> tuple[int, ...]:
         wanted = self.branching_[1:] if self.anchors is None else tuple(self.anchors)
@@ -112,92 +103,15 @@ class GAOQ(Quantizer):
     def _anchors(self, number: int, vectors: Tensor) -> Tensor:
         return torch.from_numpy(self.anchors_[number]).to(vectors.device)
 
-    def _number_leaves(self, vectors: Tensor, leaves: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tell the items of every leaf apart, by the directions from their mean."""
+    def _number_leaves(self, vectors: Tensor, leaves: NDArray[np.int64], means: Tensor) -> NDArray[np.int64]:
+        """Tell the items of every leaf apart, by the directions from its mean; means have shape (leaves, d)."""
         if not self.align_last:
             return number_within(leaves)
         codes = np.zeros(len(vectors), dtype=np.int64)
         anchors = self._anchors(-1, vectors)
-        for _, members in members_of(leaves, np.unique(leaves), 3 * vectors.shape[1]):
-            real = torch.from_numpy(members >= 0).to(vectors.device)
+        for some, members in members_of(leaves, np.unique(leaves), 16 * vectors.shape[1]):
+            real = members >= 0
             items = vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)]  # (leaves, items, d)
-            counts = real.sum(dim=1)
-            means = torch.einsum("lid,li->ld", items, real / counts[:, None])
-            matched = match(items, counts.cpu().numpy(), means, anchors)
-            codes[members[members >= 0]] = matched[members >= 0]
+            matched = match(items, real.sum(axis=1), means[torch.from_numpy(some).to(vectors.device)], anchors)
+            codes[members[real]] = matched[real]
         return codes
-
-    def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
-        """Return the IDs of vectors, shape (n_samples, n_levels).
-
-        A row that was fitted has its own ID, and rows that are equal have theirs in the order of the items. Another takes the nearest child of the nearest child, and so on, and in that
-        leaf the free code whose anchor is nearest in direction. Where a leaf is full, the nearest leaf of the same parent
-        that is not takes it. Rows of one call get different IDs; no ID that was given moves.
-
-        Raises
-        ------
-        ValueError
-            If all leaves of the parent are full: fit with more `anchors` at the last level.
-        """
-        check_is_fitted(self)
-        vectors = as_points(self, X, reset=False)
-        codes = np.full((len(vectors), len(self.level_sizes_)), -1, dtype=np.int32)
-        taken: dict[int, list[int]] = {}
-        for item in np.argsort(self._keys, kind="stable")[::-1]:
-            taken.setdefault(int(self._keys[item]), []).append(int(item))
-        new = []
-        for row, key in enumerate(_row_keys(vectors)):
-            if same := taken.get(int(key)):
-                codes[row] = self.codes_[same.pop()]
-            else:
-                new.append(row)
-        if new:
-            self._place(vectors[torch.tensor(new)], codes, new)
-        return codes
-
-    def _place(self, vectors: Tensor, codes: NDArray[np.int32], rows: list[int]) -> None:
-        """Give vectors that are new, one after the other, free codes; write them to the rows of codes."""
-        used: dict[int, set[int]] = {}
-        for leaf, code in zip(self._leaves, self.codes_[:, -1], strict=True):
-            used.setdefault(int(leaf), set()).add(int(code))
-        # The codes of a node's children, by leaf, as the items that are there show them.
-        prefixes = dict(zip(self._leaves.tolist(), self.codes_[:, :-1].tolist(), strict=True))
-        anchors = self._anchors(-1, vectors)
-        room = self.level_sizes_[-1]
-        for row, vector in zip(rows, vectors, strict=True):
-            node = 0
-            for centers, counts in self._levels[:-1]:
-                node = node * centers.shape[1] + int(_by_distance(vector, centers[node, : counts[node]])[0])
-            centers, counts = self._levels[-1]
-            for child in _by_distance(vector, centers[node, : counts[node]]).tolist():
-                leaf = node * centers.shape[1] + child
-                if len(used[leaf]) < room:
-                    break
-            else:
-                raise ValueError("all leaves near a new vector are full; fit with more anchors at the last level.")
-            for code in (anchors @ (vector - centers[node, child])).argsort(descending=True).tolist():
-                if code not in used[leaf]:
-                    used[leaf].add(code)
-                    codes[row] = [*prefixes[leaf], code]
-                    break
-
-
-def _by_distance(vector: Tensor, centers: Tensor) -> Tensor:
-    return (centers - vector).square().sum(dim=1).argsort(stable=True)
-
-
-def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
-    """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
-    words = vectors.cpu().numpy().view(np.uint32)
-    factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
-    keys: NDArray[np.uint64] = _multilinear_hash(words, factors)
-    return keys
-
-
-@numba.njit(nogil=True, cache=True)
-def _multilinear_hash(words, factors):  # type: ignore[no-untyped-def]
-    keys = np.zeros(len(words), np.uint64)
-    for row in range(len(words)):
-        for column in range(words.shape[1]):
-            keys[row] += (np.uint64(words[row, column]) + np.uint64(1)) * factors[column]  # modulo 2^64
-    return keys

@@ -80,6 +80,29 @@ class SemanticIds:
         """Return the number of different prefixes of a length."""
         return 1 if depth == 0 else len(self._tree[0][depth - 1])
 
+    def node_codes(self, depth: int) -> NDArray[np.int32]:
+        """Return the last code of every prefix of a length from 1, shape (nodes,)."""
+        return self._tree[0][depth - 1]
+
+    def parent_of(self, depth: int) -> NDArray[np.int64]:
+        """Return the node one code shorter of every prefix of a length from 1, shape (nodes,)."""
+        begin = self._tree[1][depth - 1]
+        return np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+
+    def node_of(self, depth: int) -> NDArray[np.int64]:
+        """Return the node of every item at a depth, shape (items,)."""
+        node = np.arange(self.nodes(self.levels)).repeat(np.diff(self.first_item))  # of the items in their order
+        for above in range(self.levels, depth, -1):
+            node = self.parent_of(above)[node]
+        nodes = np.empty(len(self), dtype=np.int64)
+        nodes[self.order] = node
+        return nodes
+
+    @property
+    def first_item(self) -> NDArray[np.int64]:
+        """Where the items of every ID begin in `order`, and where the last ones end; shape (IDs + 1,)."""
+        return self._tree[1][-1]
+
     def children(self, depth: int, node: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the codes that may follow a prefix, and the nodes of the next depth that they lead to."""
         first, last = self._tree[1][depth][node : node + 2]
@@ -96,11 +119,7 @@ class SemanticIds:
     @cached_property
     def _keys(self) -> list[NDArray[np.int64]]:
         """Parent node and code of every node as one number, ascending, depth by depth."""
-        node_codes, first_child = self._tree
-        return [
-            np.repeat(np.arange(len(begin) - 1), np.diff(begin)) * size + codes
-            for codes, begin, size in zip(node_codes, first_child[:-1], self.sizes, strict=True)
-        ]
+        return [self.parent_of(depth) * size + self.node_codes(depth) for depth, size in enumerate(self.sizes, 1)]
 
     def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
         """Return the items of each ID, shape (IDs, levels); none where no item has it."""
@@ -108,7 +127,7 @@ class SemanticIds:
         nodes = np.zeros(len(wanted), dtype=np.int64)
         for level in range(self.levels):
             nodes = self.step(level, nodes, wanted[:, level])
-        begin = self._tree[1][-1]
+        begin = self.first_item
         return [self.order[begin[node] : begin[node + 1]] if node >= 0 else self.order[:0] for node in nodes]
 
     @property
@@ -121,7 +140,7 @@ class SemanticIds:
 
         What TIGER appends, so that no two items share an ID.
         """
-        begin = self._tree[1][-1]
+        begin = self.first_item
         last = np.empty(len(self), dtype=np.int32)
         last[self.order] = np.arange(len(self)) - np.repeat(begin[:-1], np.diff(begin))
         return SemanticIds(np.column_stack([self.codes, last]), (*self.sizes, int(last.max()) + 1), self.item_ids)

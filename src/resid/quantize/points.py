@@ -1,5 +1,6 @@
 """Vectors as all estimators of the Q-stage take them: an array, or a tensor on any device."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,10 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
         validate_data(estimator, np.zeros((1, vectors.shape[1]), dtype=np.float32), reset=reset)
         points = vectors.detach().to(torch.float32).contiguous()
     else:
-        points = torch.from_numpy(validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset))
+        checked = validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset)
+        with warnings.catch_warnings():  # vectors that are memory-mapped cannot be written, and are not
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            points = torch.from_numpy(checked)
     least, largest = points.aminmax()
     if max(-float(least), float(largest)) > _LARGEST:
         raise ValueError(f"Input X has values beyond {_LARGEST:g}, whose squares do not fit; scale it.")

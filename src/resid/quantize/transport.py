@@ -164,7 +164,7 @@ def _balance(costs, points, prices, labels, sizes):  # type: ignore[no-untyped-d
                 if settled[node]:
                     price[node] += nearest - distance[node]
             # Move a point along every edge of the path, from its end to its beginning.
-            node = here
+            node = int(here)
             while node != source:
                 origin = previous[node]
                 if node == sink:

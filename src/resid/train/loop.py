@@ -23,7 +23,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from resid.data.batches import Batch, Batches
+from resid.data.batches import EpochBatches
 from resid.errors import InputError, TrainingError, explain_full_disk
 from resid.progress import Progress, Silent
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
@@ -53,7 +53,7 @@ class _State:
 
 def train(
     model: nn.Module,
-    batches: Batches,
+    batches: EpochBatches[Any],
     settings: TrainSettings,
     folder: str | Path | None = None,
     *,
@@ -71,10 +71,11 @@ def train(
     Parameters
     ----------
     model
-        Its `forward(batch, generator)` takes a `Batch` and a seeded generator and returns a dictionary of scalars, means
-        over the batch, with the key ``"loss"``. Parameters that an `nn.Embedding` with sparse gradients owns are updated row by row.
+        Its `forward(batch, generator)` takes a batch and a seeded generator and returns a dictionary of scalars, means over
+        the batch, with the key ``"loss"``. Parameters that an `nn.Embedding` with sparse gradients owns are updated row by
+        row.
     batches
-        The training windows.
+        What to train on: windows of histories, or rows of a matrix.
     settings
         How to train.
     folder
@@ -141,7 +142,7 @@ class _Run:
     def __init__(
         self,
         model: nn.Module,
-        batches: Batches,
+        batches: EpochBatches[Any],
         settings: TrainSettings,
         folder: Path,
         configuration: dict[str, Any],
@@ -150,7 +151,7 @@ class _Run:
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
         self.configuration = {
             "settings": settings.plain(),
-            "data": batches.split.fingerprint,
+            "data": batches.fingerprint,
             "processes": fabric.world_size,
             "precision": fabric._precision.precision,
             **configuration,
@@ -247,7 +248,7 @@ class _Run:
         means = torch.as_tensor(self.fabric.all_reduce(torch.tensor(list(values.values()), dtype=torch.float64)))
         return dict(zip(values, means.tolist(), strict=True))
 
-    def _step(self, batch: Batch) -> float:
+    def _step(self, batch: Any) -> float:
         state = self.state
         seed = _mix(self.settings.seed, state.step, self.fabric.global_rank)
         torch.manual_seed(seed)

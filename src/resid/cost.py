@@ -1,0 +1,130 @@
+"""What the three stages cost on paper: the floating-point operations of the paper's complexity section, with constants.
+
+A multiplication with its addition counts as two operations. Only products of matrices are counted, as the paper does:
+normalisation, softmax, losses and look-ups are left out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+TRAINING = 3  # a training step costs about three forward passes: one forward, two backward
+
+
+def attention_flops(queries: int, keys: int, width: int, *, projected_keys: int | None = None) -> int:
+    """Return the operations of an attention layer: projections of queries, keys, values and output; scores and sums.
+
+    Parameters
+    ----------
+    queries, keys
+        Positions that ask, and positions that are asked.
+    width
+        Of the model; all heads together have the same.
+    projected_keys
+        Positions whose keys and values are computed here; all by default.
+    """
+    projections = 2 * queries + 2 * (keys if projected_keys is None else projected_keys)
+    return 2 * projections * width**2 + 4 * queries * keys * width
+
+
+def feed_forward_flops(positions: int, width: int, hidden: int) -> int:
+    """Return the operations of the two linear layers after an attention layer."""
+    return 4 * positions * width * hidden
+
+
+def encoder_flops(length: int, width: int, hidden: int, layers: int, *, last_only: bool = False) -> int:
+    """Return the operations of a Transformer encoder for one sequence, O(L (T² d + T d²)).
+
+    Parameters
+    ----------
+    length, width, hidden, layers
+        T, d, the width of the feed-forward part, L.
+    last_only
+        The last layer computes its last position alone, as FAMAE does here.
+    """
+    whole = attention_flops(length, length, width) + feed_forward_flops(length, width, hidden)
+    if not last_only:
+        return layers * whole
+    return (layers - 1) * whole + attention_flops(1, length, width) + feed_forward_flops(1, width, hidden)
+
+
+def famae_flops(
+    length: int, fields: int, width: int = 128, hidden: int = 512, layers: int = 2, *, last_only: bool = True
+) -> int:
+    """Return the operations of FAMAE's forward pass for one window, O(T J d + L (T² d + T d²)).
+
+    Parameters
+    ----------
+    length
+        T, the history and the target.
+    fields
+        J, with the item-ID.
+    width, hidden, layers
+        Of the Transformer.
+    last_only
+        Whether the last layer computes one position, as this library does, or all.
+    """
+    return length * fields * width + encoder_flops(length, width, hidden, layers, last_only=last_only)
+
+
+def gaoq_flops(
+    items: int, d: int, branching: Sequence[int], steps: Sequence[float], anchors: Sequence[int] | None = None
+) -> dict[str, int]:
+    """Return the operations of GAOQ, part by part.
+
+    Parameters
+    ----------
+    items, d
+        N and d_q.
+    branching
+        b_l of every level, the last, which tells the items of a leaf apart, included.
+    steps
+        I_l, Lloyd's steps of every level that is clustered: one fewer than levels.
+    anchors
+        g_l from the second level on; by default as many as children.
+
+    Returns
+    -------
+    dict
+        ``clustering`` Σ I_l N b_l d, ``centering`` Σ P_{l−1} b_l d, ``anchors`` Σ d g_l², ``cosines`` Σ P_{l−1} b_l g_l d
+        and ``matching`` Σ P_{l−1} b_l³.
+    """
+    anchors = tuple(branching[1:]) if anchors is None else tuple(anchors)
+    parents = np.cumprod([1, *branching[:-1]]).tolist()
+    aligned = list(zip(parents[1:], branching[1:], anchors, strict=True))
+    return {
+        "clustering": round(sum(2 * i * items * b * d for i, b in zip(steps, branching[:-1], strict=True))),
+        "centering": sum(p * b * d for p, b, _ in aligned),
+        "anchors": sum(2 * d * g**2 for _, _, g in aligned),
+        "cosines": sum(2 * p * b * g * d for p, b, g in aligned),
+        "matching": sum(p * b**3 for p, b, _ in aligned),
+    }
+
+
+def t5_flops(
+    history: int,
+    target: int,
+    width: int = 128,
+    hidden: int = 512,
+    layers: tuple[int, int] = (4, 4),
+    vocabulary: int = 0,
+) -> int:
+    """Return the operations of a T5's forward pass for one sample.
+
+    Parameters
+    ----------
+    history, target
+        Tokens that the encoder reads and that the decoder writes.
+    width, hidden
+        Of the model and of its feed-forward part.
+    layers
+        Of encoder and decoder.
+    vocabulary
+        Tokens that every position of the decoder scores; the paper leaves this out.
+    """
+    decoder = (
+        attention_flops(target, target, width)
+        + attention_flops(target, history, width)
+        + feed_forward_flops(target, width, hidden)
+    )
+    return encoder_flops(history, width, hidden, layers[0]) + layers[1] * decoder + 2 * target * width * vocabulary

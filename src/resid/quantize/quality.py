@@ -1,0 +1,261 @@
+"""How good semantic IDs are, before any generator is trained on them.
+
+The paper asks codes for three things: to be used evenly, to be predictable from the codes before them, and to say much
+about the vector z by themselves. Its equation H(z | c_l) = H(z | c_l, C_<l) + I(z; C_<l | c_l) calls the last term the
+prefix-dependent ambiguity: what the same number means differently under different prefixes.
+
+**Estimators.** C is a function of z, so the exact information I(z; C_<l | c_l) is H(C_<l | c_l), the same for aligned and
+for local numbers; what tells them apart is how far z varies. Entropies of z are therefore measured by distortion, the mean
+squared distance to the mean of a group, and in bits per dimension by that of a Gaussian with the same mean variance:
+
+    I ≈ ½ log₂(distortion given c_l / distortion given c_l and C_<l)
+
+which is exact where z given c_l is an isotropic Gaussian, within and between prefixes. The same is measured for the step
+of a level, z − E[z | C_<l], the direction in which a child lies from its parent: there, perfect alignment gives nothing,
+and numbers given at random give all that the level explains.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+
+from resid.data.dataset import Dataset
+from resid.data.splits import Split
+from resid.errors import InputError
+from resid.quantize.ids import SemanticIds
+
+_ROWS = 16_384  # vectors that are worked on at a time
+_QUERIES = 1_000  # items whose nearest neighbours are looked up
+_NEIGHBOURS = 10
+
+
+def quality(
+    ids: SemanticIds, vectors: ArrayLike | None = None, data: Dataset | None = None, *, seed: int = 0
+) -> dict[str, Any]:
+    """Measure semantic IDs.
+
+    Parameters
+    ----------
+    ids
+        The IDs.
+    vectors
+        The items' vectors, shape (items, d), in the order of the IDs; without them, what needs them is left out.
+    data
+        The Dataset of the same items, for the overlap of targets and histories; the test windows are looked at.
+    seed
+        Draws the items whose neighbours are looked up.
+
+    Returns
+    -------
+    dict
+        ``items``; ``ids``, how many are different; ``unique``, the share of items whose ID no other has;
+        ``largest_collision``, the most items on one ID; ``levels``, for every level a dictionary with
+
+        - ``size``, ``dead``: codes of the level, and those that no item has;
+        - ``entropy``, ``perplexity``, ``gini``: how evenly the codes are used; bits, of at most log₂(size);
+        - ``conditional_entropy``: H(c_l | C_<l) in bits;
+        - ``distortion``, ``distortion_code``: share of the variance that is left given the prefix up to this level, and
+          given this code alone; ``ambiguity``: I(z; C_<l | c_l) in bits per dimension;
+        - ``step_explained``, ``step_explained_code``: share of a step's variance that the code explains with its prefix,
+          and by itself; ``step_ambiguity`` in bits per dimension;
+        - ``cosine``: mean cosine of the steps of two items with the same code, from the second level on, and
+          ``cosine_between``, of two that have different prefixes;
+        - ``overlap``: how often an item of the history has the code of the target, and ``overlap_chance``, how often any
+          two interactions have;
+        - ``neighbours``: share of an item's ten nearest that have the same prefix, and ``neighbours_chance``.
+    """
+    sizes = np.diff(ids.first_item)
+    found: dict[str, Any] = {
+        "items": len(ids),
+        "ids": ids.nodes(ids.levels),
+        "unique": float((sizes == 1).sum() / len(ids)),
+        "largest_collision": int(sizes.max()),
+    }
+    levels = [_usage(ids, level) for level in range(ids.levels)]
+    if vectors is not None:
+        points = np.asarray(vectors)
+        if points.ndim != 2 or len(points) != len(ids):
+            raise InputError(f"there are {len(ids):,} IDs, but vectors of shape {points.shape}; give one row for each.")
+        _update(levels, _distortions(ids, points))
+        _update(levels, _neighbours(ids, points, seed))
+    if data is not None:
+        if data.n_items != len(ids):
+            raise InputError(
+                f"there are {len(ids):,} IDs, but {data.n_items:,} items in the Dataset; they do not belong."
+            )
+        _update(levels, _overlaps(ids, data.test))
+    return found | {"levels": levels}
+
+
+def _update(levels: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    for level, values in zip(levels, more, strict=True):
+        level.update(values)
+
+
+def entropy_bits(counts: NDArray[np.int64]) -> float:
+    """Return the entropy of a distribution given by counts, in bits."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(max(0.0, -(shares * np.log2(shares)).sum()))
+
+
+def gini(counts: NDArray[np.int64]) -> float:
+    """Return the Gini coefficient of counts: 0 if all are equal, near 1 if one has all."""
+    ordered = np.sort(counts)
+    ranks = np.arange(1, len(ordered) + 1)
+    return float((2 * ranks - len(ordered) - 1) @ ordered / (len(ordered) * ordered.sum()))
+
+
+def _usage(ids: SemanticIds, level: int) -> dict[str, Any]:
+    counts = np.bincount(ids.codes[:, level], minlength=ids.sizes[level])
+    entropy = entropy_bits(counts)
+    joint, before = (entropy_bits(np.bincount(ids.node_of(depth))) for depth in (level + 1, level))
+    return {
+        "level": level + 1,
+        "size": ids.sizes[level],
+        "dead": int((counts == 0).sum()),
+        "entropy": entropy,
+        "perplexity": 2**entropy,
+        "gini": gini(counts),
+        "conditional_entropy": max(0.0, joint - before),
+    }
+
+
+def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]]:
+    """Return what prefixes, codes and steps leave of the variance, and the cosines of steps, level by level."""
+    center = vectors.mean(axis=0, dtype=np.float64)
+    total = sum(float(np.square(part - center).sum()) for part in _parts(vectors)) / len(vectors)
+    total = total or 1.0  # all vectors equal: nothing to explain
+    found = []
+    above = np.zeros((1, vectors.shape[1]))  # the means of the prefixes, from the centre
+    above_left = 1.0
+    for level in range(ids.levels):
+        parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
+        counts = np.bincount(nodes)
+        means = _group_sums(nodes, vectors) / counts[:, None] - center
+        node_code, node_parent = ids.node_codes(level + 1), ids.parent_of(level + 1)
+        left = _left(total, means, counts)
+        by_code = _gathered(node_code, counts[:, None] * means, ids.sizes[level])
+        by_code_step = _gathered(node_code, counts[:, None] * (means - above[node_parent]), ids.sizes[level])
+        of_code = np.maximum(np.bincount(codes, minlength=ids.sizes[level]), 1)
+        left_code = _left(total, by_code / of_code[:, None], of_code, len(vectors))
+        explained = 1 - left / above_left if above_left > 0 else 0.0
+        variance = float((np.square(by_code_step).sum(axis=1) / of_code).sum() / len(vectors) / total)
+        explained_code = variance / above_left if above_left > 0 else 0.0
+        values = {
+            "distortion": left,
+            "distortion_code": left_code,
+            "ambiguity": _bits(left_code, left),
+            "step_explained": explained,
+            "step_explained_code": explained_code,
+            "step_ambiguity": _bits(1 - explained_code, 1 - explained),
+        }
+        if level:
+            values |= _cosines(vectors, above + center, parents, codes, ids.sizes[level])
+        found.append(values)
+        above, above_left = means, left
+    return found
+
+
+def _parts(vectors: NDArray[Any]) -> list[NDArray[Any]]:
+    return [vectors[first : first + _ROWS] for first in range(0, len(vectors), _ROWS)]
+
+
+def _group_sums(groups: NDArray[np.int64], vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sums of the vectors of every group, shape (groups, d)."""
+    member = scipy.sparse.csr_matrix((np.ones(len(groups)), (groups, np.arange(len(groups)))))
+    return np.asarray(member @ vectors, dtype=np.float64)
+
+
+def _gathered(codes: NDArray[np.int32], sums: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    member = scipy.sparse.csr_matrix((np.ones(len(codes)), (codes, np.arange(len(codes)))), shape=(size, len(codes)))
+    return np.asarray(member @ sums)
+
+
+def _left(total: float, means: NDArray[np.float64], counts: NDArray[np.int64], items: int | None = None) -> float:
+    """Return the share of the variance within groups: all of it without that between their means."""
+    between = (np.square(means).sum(axis=1) * counts).sum() / (items or counts.sum())
+    return float(np.clip(1 - between / total, 0, 1))
+
+
+def _bits(given_code: float, given_all: float) -> float | None:
+    """Return the information of a Gaussian in bits per dimension; None where nothing is left of the variance."""
+    return float(0.5 * np.log2(max(given_code, given_all) / given_all)) if given_all > 1e-9 else None
+
+
+def _cosines(
+    vectors: NDArray[Any], means: NDArray[np.float64], parents: NDArray[np.int64], codes: NDArray[np.int32], size: int
+) -> dict[str, float | None]:
+    """Return the mean cosine of the steps of two items with the same code: of all pairs, and between parents."""
+    groups = np.unique(parents * size + codes, return_inverse=True)[1].ravel()
+    units = np.zeros((int(groups.max()) + 1, vectors.shape[1]))
+    own = 0.0
+    for first in range(0, len(vectors), _ROWS):
+        part = slice(first, first + _ROWS)
+        steps = vectors[part] - means[parents[part]]
+        lengths = np.linalg.norm(steps, axis=1, keepdims=True)
+        steps /= np.maximum(lengths, 1e-12)
+        own += float((lengths > 1e-12).sum())
+        found, inverse = np.unique(groups[part], return_inverse=True)
+        units[found] += _group_sums(inverse.ravel(), steps)
+    code_of_group = np.zeros(len(units), dtype=np.int32)
+    code_of_group[groups] = codes
+    of_code = _gathered(code_of_group, units, size)
+    within_counts, counts = np.bincount(groups), np.bincount(codes, minlength=size)
+    same, within = float(np.square(of_code).sum()), float(np.square(units).sum())
+    pairs = float((counts.astype(float) ** 2).sum() - len(vectors))
+    between = float((counts.astype(float) ** 2).sum() - (within_counts.astype(float) ** 2).sum())
+    return {
+        "cosine": (same - own) / pairs if pairs else None,
+        "cosine_between": (same - within) / between if between else None,
+    }
+
+
+def _neighbours(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[str, Any]]:
+    """Return how many of the nearest neighbours share a prefix, level by level, and how many of any items do."""
+    random = np.random.default_rng(seed)
+    queries = np.sort(random.choice(len(ids), min(_QUERIES, len(ids)), replace=False))
+    k = min(_NEIGHBOURS, len(ids) - 1)
+    best = np.full((len(queries), k), np.inf)
+    where = np.zeros((len(queries), k), dtype=np.int64)
+    center = vectors.mean(axis=0)
+    wanted = vectors[queries] - center
+    for first in range(0, len(vectors), _ROWS):
+        part = vectors[first : first + _ROWS] - center
+        distances = (
+            np.square(part).sum(axis=1) - 2 * wanted @ part.T
+        )  # without the query's own length, the same for all
+        own = (queries >= first) & (queries < first + len(part))
+        distances[own, queries[own] - first] = np.inf
+        all_best = np.concatenate([best, distances], axis=1)
+        all_where = np.concatenate(
+            [where, np.broadcast_to(np.arange(first, first + len(part)), distances.shape)], axis=1
+        )
+        nearest = np.argpartition(all_best, min(k, all_best.shape[1] - 1), axis=1)[:, :k]
+        best, where = (np.take_along_axis(a, nearest, axis=1) for a in (all_best, all_where))
+    found = []
+    for depth in range(1, ids.levels + 1):
+        nodes = ids.node_of(depth)
+        counts = np.bincount(nodes)
+        chance = float(((counts[nodes[queries]] - 1) / max(len(ids) - 1, 1)).mean())
+        shared = float((nodes[where] == nodes[queries][:, None]).mean()) if k else 0.0
+        found.append({"neighbours": shared, "neighbours_chance": chance})
+    return found
+
+
+def _overlaps(ids: SemanticIds, windows: Split) -> list[dict[str, Any]]:
+    """Return how often a history's item has the target's code, level by level, and how often any two interactions do."""
+    lengths = windows.end - windows.begin
+    place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    histories = windows.sequence[np.repeat(windows.begin, lengths) + place]
+    targets = np.repeat(windows.targets, lengths)
+    found = []
+    for level in range(ids.levels):
+        codes = ids.codes[:, level]
+        seen, wanted = codes[histories], codes[targets]
+        size = ids.sizes[level]
+        chance = np.bincount(seen, minlength=size) @ np.bincount(wanted, minlength=size) / max(len(seen), 1) ** 2
+        overlap = float((seen == wanted).mean()) if len(seen) else None
+        found.append({"overlap": overlap, "overlap_chance": float(chance)})
+    return found
