@@ -199,8 +199,8 @@ def _lloyd(
             some = torch.from_numpy(held).to(points.device)
             away = found.centers[some] - origin[some]
             # |x - c|² - |x - o|², which differs from the squared distance by what is the same for all centres.
-            lengths = away.square().sum(dim=2)[:, None] + 2 * origin[some] @ away.transpose(1, 2)
-            torch.baddbmm(lengths, here, away.transpose(1, 2), alpha=-2, out=costs[: len(held)])
+            distances = torch.bmm(here, -2 * away.transpose(1, 2), out=costs[: len(held)])
+            distances += away.square().sum(dim=2)[:, None] + 2 * origin[some] @ away.transpose(1, 2)
             found.products += 2 * here.shape[0] * longest * k * d
             on_host = costs.cpu().numpy()
             total = np.fromiter(pool.map(step, np.flatnonzero(np.isin(held, active))), dtype=np.float64)

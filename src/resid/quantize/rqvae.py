@@ -22,7 +22,6 @@ from resid.progress import Progress
 from resid.quantize.base import Quantizer
 from resid.quantize.points import as_points
 from resid.quantize.residual import RQKMeans
-from resid.train import TrainSettings, train
 
 _ROWS = 8_192  # vectors that are encoded at a time
 _SAMPLE = 20_000  # vectors on which the codebooks are begun
@@ -162,6 +161,8 @@ class RQVAE(Quantizer):
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Train on X, shape (n_samples, n_features), and give every row its codes."""
+        from resid.train import TrainSettings, train  # a second and 100 MB that other quantizers do without
+
         vectors = as_points(self, X, reset=True)
         self._check(len(vectors))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

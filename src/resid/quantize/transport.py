@@ -46,15 +46,16 @@ def balanced_assignment(
     sizes = _choose(costs, points, prices, labels)
     if points >= _PART * k and np.maximum(sizes - points // k - 1, 0).sum() * _FAR > points:
         stride = _stride(points)
-        part = points
-        while part >= _PART * k:
-            part //= 4
-        while part < points:
+        fraction = 1
+        while points // fraction >= _PART * k:
+            fraction *= 8
+        while fraction > 1:
+            part = points // fraction
             some = np.empty((part, k), np.float32)
             for row in range(part):
                 some[row] = costs[row * stride % points]
             _balance(some, part, prices, labels, _choose(some, part, prices, labels))
-            part *= 4
+            fraction //= 8
         sizes = _choose(costs, points, prices, labels)
     _balance(costs, points, prices, labels, sizes)
     total = 0.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resid.quantize.kmeans import balanced_kmeans
 
-_BYTES = 2**28  # of points, distances and sums that are worked on at a time
+_BYTES = 2**27  # of points, distances and sums that are worked on at a time
 
 
 @dataclass
