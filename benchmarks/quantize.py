@@ -41,7 +41,7 @@ SIZES = {  # of the paper's table of branching factors
 
 
 def clustered(n: int, seed: int = 0, out: Any = None) -> np.ndarray:
-    """Vectors in groups of unequal size; within every group, the same directions lead to its parts.
+    """Return vectors in groups of unequal size; within every group, the same directions lead to its parts.
 
     Two thirds of the variance within a group are noise, so clusters are not handed to the algorithm on a plate.
     """
@@ -58,7 +58,7 @@ def clustered(n: int, seed: int = 0, out: Any = None) -> np.ndarray:
 
 
 def shared_directions(n: int) -> np.ndarray:
-    """Groups whose parts lie in the same 40 directions from each group's middle, with some noise."""
+    """Return groups whose parts lie in the same 40 directions from each group's middle, with some noise."""
     random = np.random.default_rng(0)
     groups, directions = random.standard_normal((32, D)), random.standard_normal((40, D))
     vectors = 2 * groups[random.integers(32, size=n)] + directions[random.integers(40, size=n)]
@@ -86,7 +86,7 @@ def against_the_peer(name: str, vectors: np.ndarray, k: int, seeds: int) -> dict
     rows = []
     for seed in range(seeds):
         seconds, ours = timed(lambda seed=seed: BalancedKMeans(k, random_state=seed).fit(vectors))
-        peer = KMeansConstrained(k, size_min=n // k, size_max=-(-n // k), n_init=1, random_state=seed, n_jobs=-1)
+        peer = KMeansConstrained(k, size_min=n // k, size_max=-(-n // k), n_init=1, random_state=seed)
         peer_seconds, theirs = timed(lambda peer=peer: peer.fit(vectors))
         sizes = np.bincount(ours.labels_, minlength=k)
         rows.append((seconds, peer_seconds, inertia(vectors, ours.labels_), inertia(vectors, theirs.labels_)))
@@ -199,6 +199,7 @@ def cosines(name: str, vectors: np.ndarray, branching: Any) -> dict[str, Any]:
 
 def costs() -> dict[str, Any]:
     """FAMAE's operations for a window of the longest history: on paper and as PyTorch counts them."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     from resid import Dataset
@@ -212,7 +213,7 @@ def costs() -> dict[str, Any]:
     windows = np.flatnonzero(data.train.end - data.train.begin == 31)[:64]
     batch = Batches(data.train, 64).batch(windows)
     histories, targets = model.windows(batch)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model.hidden(histories, targets, torch.ones_like(targets, dtype=torch.bool))
     fields = model.n_fields
     return {

@@ -163,6 +163,44 @@ class TestBadInput:
         capsys.readouterr()
         self.refused(capsys, "a run of another configuration", *arguments, *small, "--seed", 1)
 
+    def test_quantize_and_inspect(self, prepared, tmp_path, capsys):
+        run, ids = tmp_path / "run", tmp_path / "ids.parquet"
+        small = ("--epochs", 1, "--set", "width=16", "--set", "hidden=16")
+        assert main([*map(str, ("encode", prepared, "--out", run, *small))]) == 0
+        capsys.readouterr()
+        vectors = run / "embeddings"
+        arguments = ("quantize", prepared, vectors, "--out", ids)
+        self.refused(capsys, "--branching: 'a,b' must be numbers", *arguments, "--branching", "a,b")
+        self.refused(capsys, "branching=(99, 99) makes 9,801 leaves", *arguments, "--branching", "99,99")
+        self.refused(capsys, "have one size, not (3, 4)", *arguments, "--method", "rq-kmeans", "--branching", "3,4")
+        self.refused(capsys, "this is a folder; name a file", "quantize", prepared, vectors, "--out", tmp_path)
+        self.refused(capsys, "no whole embeddings are here", "quantize", prepared, run, "--out", ids)
+        self.refused(capsys, "no semantic IDs are here", "inspect", ids)
+        assert not ids.exists()
+        other = tmp_path / "other"
+        synthetic = synthetic_shop(users=100, items=40, interactions=900, seed=5)
+        Dataset.from_tables(synthetic.interaction_table, synthetic.item_table, ["store"]).save(other)
+        self.refused(capsys, "embeddings of another Dataset", "quantize", other, vectors, "--out", ids)
+
+        assert main([*map(str, arguments), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["unique"] == 1
+        assert [level["level"] for level in found["levels"]] == [1, 2, 3]
+        items = pl.read_parquet(ids)["item"].to_list()
+        assert items == Dataset.load(prepared).item_ids.to_list()
+        assert main(["inspect", str(ids), "--embeddings", str(vectors), "--data", str(prepared), "--json"]) == 0
+        again = json.loads(capsys.readouterr().out)
+        assert again["levels"] == found["levels"]
+        assert main(["inspect", str(ids)]) == 0
+        shown = capsys.readouterr().out
+        assert "entropy given the prefix" in shown
+        assert "overlap" not in shown
+        self.refused(capsys, "IDs of other items", "inspect", ids, "--data", other)
+        for method in ("hierarchical", "rq-kmeans"):
+            options = ("--method", method, "--branching", "9", "--seed", "1")
+            assert main([*map(str, arguments), *options]) == 0
+            assert "100.0% of the items alone" in capsys.readouterr().out.replace("\n", " ")
+
     def test_bad_table(self, tables, tmp_path, capsys):
         pl.read_parquet(tables[0]).with_columns(user=pl.lit(None, pl.String)).write_csv(tmp_path / "[log].csv")
         out = tmp_path / "data"

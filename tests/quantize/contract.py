@@ -33,6 +33,9 @@ class QuantizerContract:
         assert np.array_equal(self.make().fit(torch.from_numpy(vectors)).codes_, fitted.codes_)
         assert not np.array_equal(self.make(random_state=1).fit(vectors).codes_, fitted.codes_)
 
+    def test_fitted_rows_keep_their_codes(self, fitted):
+        assert np.array_equal(fitted.transform(blobs(160, d=12)), fitted.codes_)
+
     def test_fit_transform(self, fitted):
         assert np.array_equal(self.make().fit_transform(blobs(160, d=12)), fitted.codes_)
 

@@ -151,7 +151,7 @@ class TestNewVectors:
     def test_a_full_leaf_and_a_full_parent(self):
         vectors = blobs(60, d=16)
         model = GAOQ((3, 4), random_state=0).fit(vectors)  # five items in each leaf, and no spare code
-        with pytest.raises(ValueError, match="full, .* more anchors"):
+        with pytest.raises(ValueError, match=r"full, .* more anchors"):
             model.transform(vectors[:1] + 0.5)
 
 

@@ -92,6 +92,14 @@ def test_a_problem_does_not_depend_on_the_others():
     assert together.labels[1, 29] == -1
 
 
+def test_points_far_from_the_origin():
+    """What a common offset costs in precision is one factor of its length, not two."""
+    points = blobs(400, d=16)
+    near = BalancedKMeans(5, random_state=0).fit(points)
+    far = BalancedKMeans(5, random_state=0).fit(points + 1000)
+    assert far.inertia_ == pytest.approx(near.inertia_, rel=0.01)
+
+
 class TestOddInput:
     def test_all_points_equal(self):
         model = BalancedKMeans(3, random_state=0).fit(np.ones((10, 4)))

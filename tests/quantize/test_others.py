@@ -1,16 +1,30 @@
-"""Hierarchical k-means and RQ-KMeans."""
+"""Hierarchical k-means, RQ-KMeans and RQ-VAE."""
 
 import numpy as np
 import pytest
+import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from resid.quantize import GAOQ, HierarchicalKMeans, RQKMeans
+from resid.data import VectorBatch
+from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
+from resid.quantize.rqvae import RQVAEModel
 from resid.quantize.tree import number_within
 from tests.quantize.contract import QuantizerContract
 from tests.quantize.test_kmeans import blobs
 
 
-@parametrize_with_checks([HierarchicalKMeans(random_state=0), RQKMeans(2, 3, random_state=0)])
+@parametrize_with_checks(
+    [
+        HierarchicalKMeans(random_state=0),
+        RQKMeans(2, 3, random_state=0),
+        RQVAE(2, 3, hidden=(8,), epochs=1, random_state=0),
+    ],
+    expected_failed_checks=lambda estimator: (
+        {"check_fit_idempotent": "it transforms rows that were not fitted, for which no code may be free"}
+        if isinstance(estimator, HierarchicalKMeans)
+        else {}
+    ),
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -35,6 +49,79 @@ class TestHierarchicalKMeans(QuantizerContract):
         assert np.array_equal(aligned[:, 0], fitted.codes_[:, 0])
         assert not np.array_equal(aligned[:, 1], fitted.codes_[:, 1])
         assert fitted.semantic_ids_.unique
+
+
+class TestKAryTree(QuantizerContract):
+    """EAGER's tree."""
+
+    @classmethod
+    def make(cls, random_state=0):
+        return HierarchicalKMeans(6, random_state=random_state)
+
+    def test_shape(self, fitted):
+        assert fitted.level_sizes_ == (6, 6, 6)  # 36 are too few for 160 items
+        assert fitted.semantic_ids_.unique
+        for depth in (1, 2):
+            sizes = np.unique(fitted.codes_[:, :depth], axis=0, return_counts=True)[1]
+            assert len(sizes) == 6**depth
+            assert sizes.max() - sizes.min() <= depth
+        assert np.bincount(fitted.codes_[:, 2]).min() > 10  # the codes of the last level are used alike
+
+    def test_few_items_and_refusals(self):
+        assert sorted(HierarchicalKMeans(6, random_state=0).fit(blobs(5)).codes_[:, 0]) != [0, 0, 0, 0, 0]
+        few = HierarchicalKMeans(6, random_state=0).fit(blobs(5))
+        assert few.level_sizes_ == (6,)
+        assert len(np.unique(few.codes_)) == 5
+        assert len(np.unique(np.vstack([few.codes_, few.transform(blobs(6, seed=9)[:1])]))) == 6
+        with pytest.raises(ValueError, match="branching=1 must be at least 2"):
+            HierarchicalKMeans(1).fit(blobs(20))
+
+
+class TestRQVAE(QuantizerContract):
+    @classmethod
+    def make(cls, random_state=0):
+        return RQVAE(3, 8, hidden=(16,), latent=4, epochs=30, check_every=10, random_state=random_state)
+
+    def test_it_learns(self, fitted):
+        losses = [record["reconstruction"] for record in fitted.history_]
+        assert losses[-1] < losses[0]
+        assert max(record["unique"] for record in fitted.history_) == len(np.unique(fitted.codes_, axis=0)) / 160
+
+    def test_a_run_in_a_folder_is_continued(self, fitted, tmp_path):
+        vectors = blobs(160, d=12)
+        first = self.make().set_params(folder=tmp_path).fit(vectors)
+        assert np.array_equal(first.codes_, fitted.codes_)
+        written = (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns
+        assert np.array_equal(self.make().set_params(folder=tmp_path).fit(vectors).codes_, fitted.codes_)
+        assert (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns == written  # nothing was trained again
+
+    def test_the_loss_by_hand(self):
+        model = RQVAEModel((3, 2), n_levels=2, n_clusters=2, beta=0.25)
+        with torch.no_grad():
+            model.encoder[0].weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]))
+            model.encoder[0].bias.zero_()
+            model.decoder[0].weight.copy_(torch.tensor([[1.0, 0], [0, 1.0], [0, 0]]))
+            model.decoder[0].bias.zero_()
+            model.codebooks.copy_(torch.tensor([[[2.0, 0], [-2, 0]], [[0, 1.0], [0, -1]]]))
+        batch = VectorBatch(np.arange(1), np.array([[1.5, 0.75, 3.0]], dtype=np.float32))
+        terms = model(batch, torch.Generator())
+        # Latent (1.5, .75); the first level takes (2, 0) and leaves (-.5, .75); the second (0, 1) and leaves (-.5, -.25).
+        assert terms["reconstruction"].item() == pytest.approx(0.5**2 + 0.25**2 + 9)
+        assert terms["quantization"].item() == pytest.approx(1.25 * (0.25 + 0.75**2) + 1.25 * (0.25 + 0.25**2))
+        terms["loss"].backward()
+        # Straight through: the decoder's error reaches the encoder, and commitment adds 2 beta times the residuals.
+        error = 2 * np.array([0.5, 0.25])
+        commitment = 2 * 0.25 * (np.array([-0.5, 0.75]) + np.array([-0.5, -0.25]))
+        assert model.encoder[0].bias.grad.numpy() == pytest.approx(error + commitment)
+        assert model.codebooks.grad[0, 0].numpy() == pytest.approx([2 * 0.5, 2 * -0.75])  # towards the latent vector
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="epochs=0 cannot be used"):
+            RQVAE(epochs=0).fit(blobs(300))
+        with pytest.raises(ValueError, match="beta=-1 cannot be used"):
+            RQVAE(beta=-1).fit(blobs(300))
+        with pytest.raises(ValueError, match="n_samples=20 should be >= n_clusters=256"):
+            RQVAE().fit(blobs(20))
 
 
 class TestRQKMeans(QuantizerContract):

@@ -58,3 +58,17 @@ def test_rows_beyond_the_points_are_ignored():
     labels = np.full(3, -1, dtype=np.int32)
     assert balanced_assignment(costs, 2, np.zeros(2), labels) == 1.0
     assert labels.tolist() == [1, 0, -1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 5), st.integers(0, 500), st.integers(0, 2**31))
+def test_prices_that_are_found_on_a_part_first(k, more, seed):
+    """Many points, and prices so far off that a part of the points is solved first: still exact."""
+    random = np.random.default_rng(seed)
+    points = 128 * k + more
+    costs = random.random((points, k)).astype(np.float32) + random.random(k).astype(np.float32)
+    prices, labels = random.normal(size=k) * 10, np.zeros(points, dtype=np.int32)
+    total = balanced_assignment(costs, points, prices, labels)
+    sizes = np.bincount(labels, minlength=k)
+    assert sizes.max() - sizes.min() <= 1
+    assert total == pytest.approx(exact_cost(costs), rel=1e-6)

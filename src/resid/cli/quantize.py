@@ -51,12 +51,13 @@ def quantize(
 
     if out.is_dir():
         raise InputError(f"{out}: this is a folder; name a file for the IDs, such as {out / 'ids.parquet'}.")
+    widths = _widths(branching)
     dataset, vectors = Dataset.load(data), ItemEmbeddings.load(embeddings)
     if vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
     progress = ConsoleProgress(errors)
     progress.step(f"Quantizing {len(vectors.vectors):,} vectors of {vectors.vectors.shape[1]} dimensions")
-    quantizer = _make(method, _widths(branching), seed, progress)
+    quantizer = _make(method, widths, seed, progress)
     try:
         quantizer.fit(vectors.vectors)
     except ValueError as error:

@@ -10,7 +10,7 @@ squared distance to the mean of a group, and in bits per dimension by that of a 
 
     I ≈ ½ log₂(distortion given c_l / distortion given c_l and C_<l)
 
-which is exact where z given c_l is an isotropic Gaussian, within and between prefixes. The same is measured for the step
+with unbiased variances, which is exact where z given c_l is an isotropic Gaussian, within and between prefixes. The same is measured for the step
 of a level, z − E[z | C_<l], the direction in which a child lies from its parent: there, perfect alignment gives nothing,
 and numbers given at random give all that the level explains.
 """
@@ -29,6 +29,7 @@ from resid.quantize.ids import SemanticIds
 _ROWS = 16_384  # vectors that are worked on at a time
 _QUERIES = 1_000  # items whose nearest neighbours are looked up
 _NEIGHBOURS = 10
+_NOTHING = 1e-9  # a share of the variance that counts as none
 
 
 def quality(
@@ -124,35 +125,34 @@ def _usage(ids: SemanticIds, level: int) -> dict[str, Any]:
 
 def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]]:
     """Return what prefixes, codes and steps leave of the variance, and the cosines of steps, level by level."""
-    center = vectors.mean(axis=0, dtype=np.float64)
-    total = sum(float(np.square(part - center).sum()) for part in _parts(vectors)) / len(vectors)
+    items, center = len(vectors), vectors.mean(axis=0, dtype=np.float64)
+    total = sum(float(np.square(part - center).sum()) for part in _parts(vectors))
     total = total or 1.0  # all vectors equal: nothing to explain
     found = []
     above = np.zeros((1, vectors.shape[1]))  # the means of the prefixes, from the centre
     above_left = 1.0
-    for level in range(ids.levels):
+    for level, size in enumerate(ids.sizes):
         parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
-        counts = np.bincount(nodes)
-        means = _group_sums(nodes, vectors) / counts[:, None] - center
-        node_code, node_parent = ids.node_codes(level + 1), ids.parent_of(level + 1)
-        left = _left(total, means, counts)
-        by_code = _gathered(node_code, counts[:, None] * means, ids.sizes[level])
-        by_code_step = _gathered(node_code, counts[:, None] * (means - above[node_parent]), ids.sizes[level])
-        of_code = np.maximum(np.bincount(codes, minlength=ids.sizes[level]), 1)
-        left_code = _left(total, by_code / of_code[:, None], of_code, len(vectors))
-        explained = 1 - left / above_left if above_left > 0 else 0.0
-        variance = float((np.square(by_code_step).sum(axis=1) / of_code).sum() / len(vectors) / total)
-        explained_code = variance / above_left if above_left > 0 else 0.0
+        counts, of_code = np.bincount(nodes), np.bincount(codes, minlength=size)
+        means = _group_sums(nodes, vectors, len(counts)) / counts[:, None] - center
+        steps = means - above[ids.parent_of(level + 1)]
+        left = 1 - _between(counts[:, None] * means, counts) / total
+        by_code = (_group_sums(ids.node_codes(level + 1), counts[:, None] * of, size) for of in (means, steps))
+        code_explains, step_explains = (_between(sums, of_code) / total for sums in by_code)
+        # Sums of squares with their degrees of freedom: one is lost with every mean that was taken.
+        given_all = (left, items - len(counts))
+        given_code = (1 - code_explains, items - int(np.count_nonzero(of_code)))
+        step_given_code = (above_left - step_explains, given_code[1] - len(above))
         values = {
-            "distortion": left,
-            "distortion_code": left_code,
-            "ambiguity": _bits(left_code, left),
-            "step_explained": explained,
-            "step_explained_code": explained_code,
-            "step_ambiguity": _bits(1 - explained_code, 1 - explained),
+            "distortion": max(0.0, left),
+            "distortion_code": 1 - code_explains,
+            "ambiguity": _bits(given_code, given_all),
+            "step_explained": 1 - left / above_left if above_left > _NOTHING else 1.0,
+            "step_explained_code": step_explains / above_left if above_left > _NOTHING else 1.0,
+            "step_ambiguity": _bits(step_given_code, given_all),
         }
         if level:
-            values |= _cosines(vectors, above + center, parents, codes, ids.sizes[level])
+            values |= _cosines(vectors, above + center, parents, codes, size)
         found.append(values)
         above, above_left = means, left
     return found
@@ -162,26 +162,25 @@ def _parts(vectors: NDArray[Any]) -> list[NDArray[Any]]:
     return [vectors[first : first + _ROWS] for first in range(0, len(vectors), _ROWS)]
 
 
-def _group_sums(groups: NDArray[np.int64], vectors: NDArray[Any]) -> NDArray[np.float64]:
+def _group_sums(groups: NDArray[Any], vectors: NDArray[Any], count: int) -> NDArray[np.float64]:
     """Return the sums of the vectors of every group, shape (groups, d)."""
-    member = scipy.sparse.csr_matrix((np.ones(len(groups)), (groups, np.arange(len(groups)))))
-    return np.asarray(member @ vectors, dtype=np.float64)
+    places = (groups, np.arange(len(groups)))
+    return np.asarray(scipy.sparse.csr_matrix((np.ones(len(groups)), places), shape=(count, len(groups))) @ vectors)
 
 
-def _gathered(codes: NDArray[np.int32], sums: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    member = scipy.sparse.csr_matrix((np.ones(len(codes)), (codes, np.arange(len(codes)))), shape=(size, len(codes)))
-    return np.asarray(member @ sums)
+def _between(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
+    """Return the sum of squares that the means of groups explain, from the groups' sums."""
+    return float((np.square(sums).sum(axis=1) / np.maximum(counts, 1)).sum())
 
 
-def _left(total: float, means: NDArray[np.float64], counts: NDArray[np.int64], items: int | None = None) -> float:
-    """Return the share of the variance within groups: all of it without that between their means."""
-    between = (np.square(means).sum(axis=1) * counts).sum() / (items or counts.sum())
-    return float(np.clip(1 - between / total, 0, 1))
+def _bits(given_code: tuple[float, int], given_all: tuple[float, int]) -> float | None:
+    """Return the information of a Gaussian in bits per dimension, from sums of squares and their degrees of freedom.
 
-
-def _bits(given_code: float, given_all: float) -> float | None:
-    """Return the information of a Gaussian in bits per dimension; None where nothing is left of the variance."""
-    return float(0.5 * np.log2(max(given_code, given_all) / given_all)) if given_all > 1e-9 else None
+    None where prefix and code leave nothing, as at a level that tells items apart.
+    """
+    if given_all[0] < _NOTHING or given_all[1] < 1 or given_code[1] < 1:
+        return None
+    return max(0.0, float(0.5 * np.log2(given_code[0] / given_code[1] * given_all[1] / given_all[0])))
 
 
 def _cosines(
@@ -198,10 +197,10 @@ def _cosines(
         steps /= np.maximum(lengths, 1e-12)
         own += float((lengths > 1e-12).sum())
         found, inverse = np.unique(groups[part], return_inverse=True)
-        units[found] += _group_sums(inverse.ravel(), steps)
+        units[found] += _group_sums(inverse.ravel(), steps, len(found))
     code_of_group = np.zeros(len(units), dtype=np.int32)
     code_of_group[groups] = codes
-    of_code = _gathered(code_of_group, units, size)
+    of_code = _group_sums(code_of_group, units, size)
     within_counts, counts = np.bincount(groups), np.bincount(codes, minlength=size)
     same, within = float(np.square(of_code).sum()), float(np.square(units).sum())
     pairs = float((counts.astype(float) ** 2).sum() - len(vectors))
