@@ -85,12 +85,21 @@ def balanced_kmeans(
     problems, longest, _ = points.shape
     if counts is None:
         counts = np.full(problems, longest)
+    centers, prices, products = _begin(points, k, seeds, counts)
+    found = _lloyd(points, counts, centers, prices, max_iter, tol)
+    found.products += products
+    return found
+
+
+def _begin(
+    points: Tensor, k: int, seeds: Sequence[Sequence[int]], counts: NDArray[np.int64]
+) -> tuple[Tensor, NDArray[np.float64], int]:
+    """Return the first centres and prices, and the operations that they took; large problems are solved on a sample."""
     random = [np.random.default_rng(seed) for seed in seeds]
     draws = np.stack([generator.random(k) for generator in random])
-    everyone = np.arange(problems)
-    sample, sizes = _sample(points, counts, everyone, _DRAWN * k, random)
+    sample, sizes = _sample(points, counts, np.arange(len(points)), _DRAWN * k, random)
     centers = _start(sample, sizes, torch.from_numpy(draws).to(points.device))
-    prices, products = np.zeros((problems, k)), 2 * sample.numel() * k
+    prices, products = np.zeros((len(points), k)), 2 * sample.numel() * k
     large = np.flatnonzero(counts > 2 * _SAMPLE * k)
     if len(large):
         sample, sizes = _sample(points, counts, large, _SAMPLE * k, random)
@@ -98,9 +107,7 @@ def balanced_kmeans(
         begun = _lloyd(sample, sizes, centers[where], prices[large], 20, 1e-3)
         centers[where], prices[large] = begun.centers, begun.prices
         products += begun.products
-    found = _lloyd(points, counts, centers, prices, max_iter, tol)
-    found.products += products
-    return found
+    return centers, prices, products
 
 
 def _sample(
