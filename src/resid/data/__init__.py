@@ -1,6 +1,15 @@
 """Data: tables → Dataset. Read and check tables, prepare them, split histories, make batches."""
 
-from resid.data.batches import PADDING, Batch, Batches, EpochBatches, VectorBatch, VectorBatches
+from resid.data.batches import (
+    PADDING,
+    Batch,
+    Batches,
+    EpochBatches,
+    SequenceBatch,
+    SequenceBatches,
+    VectorBatch,
+    VectorBatches,
+)
 from resid.data.dataset import Dataset
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split
@@ -13,6 +22,8 @@ __all__ = [
     "Dataset",
     "EpochBatches",
     "PrepareSettings",
+    "SequenceBatch",
+    "SequenceBatches",
     "Split",
     "SyntheticShop",
     "VectorBatch",

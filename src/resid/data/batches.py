@@ -57,6 +57,21 @@ class Batch(_Rows):
 
 
 @dataclass(eq=False)
+class SequenceBatch(_Rows):
+    """Some pieces of histories.
+
+    Attributes
+    ----------
+    index : ndarray of int64, shape (batch,)
+        Which pieces these are.
+    items : ndarray of int64, shape (batch, longest piece)
+        Item indices in their order; `PADDING` on the right. Every item but the first is a target of those before it.
+    """
+
+    items: NDArray[np.int64]
+
+
+@dataclass(eq=False)
 class VectorBatch(_Rows):
     """Some rows of a matrix.
 
@@ -212,11 +227,7 @@ class Batches(EpochBatches[Batch]):
         lengths = self.split.end - self.split.begin
         if not self.shuffle:
             return np.argsort(lengths, kind="stable"), np.arange(len(self))
-        random = np.random.default_rng([self.seed, self.epoch])
-        order = random.permutation(len(self.split))
-        pools = np.arange(len(order)) // (self.pool * self.batch_size)
-        order = order[np.lexsort((lengths[order], pools))]
-        return order, random.permutation(len(self))
+        return _plan_by_length(lengths, self.batch_size, self.pool, [self.seed, self.epoch])
 
     def batch(self, index: NDArray[np.int64], number: int = 0) -> Batch:
         """Return the windows `index` of the split as one batch, with the negatives of the batch `number`."""
@@ -231,3 +242,69 @@ class Batches(EpochBatches[Batch]):
         negatives = random.integers(0, max(split.n_items - 1, 1), size=(len(index), self.negatives))
         negatives += negatives >= targets[:, None]
         return Batch(index, split.users[index].astype(np.int64), histories.astype(np.int64), targets, negatives)
+
+
+class SequenceBatches(EpochBatches[SequenceBatch]):
+    """The training part of every history whole, so that each of its items can be a target in the same pass.
+
+    A history that is longer than the longest piece is cut into several, from its end; each begins with the last item of
+    the one before it, so every item but a history's first is a target once.
+
+    Parameters
+    ----------
+    split
+        The training windows, from which the pieces are put together.
+    batch_size
+        How many pieces a batch has; the last of an epoch may have fewer.
+    max_length
+        The most items of a piece, the last of which is a target alone.
+    seed
+        Decides the order.
+    pool
+        Pieces are sorted by length within random pools of this many batches.
+    """
+
+    def __init__(self, split: Split, batch_size: int, max_length: int, *, seed: int = 0, pool: int = 50) -> None:
+        self.begin, self.end = _pieces(split, max_length)
+        super().__init__(len(self.begin), split.fingerprint, batch_size, seed)
+        self.split, self.max_length, self.pool = split, max_length, pool
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "max_length": self.max_length, "pool": self.pool}
+
+    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return _plan_by_length(self.end - self.begin, self.batch_size, self.pool, [self.seed, self.epoch])
+
+    def batch(self, index: NDArray[np.int64], number: int = 0) -> SequenceBatch:
+        """Return pieces as one batch."""
+        begin, end = self.begin[index], self.end[index]
+        positions = begin[:, None] + np.arange((end - begin).max())
+        inside = positions < end[:, None]
+        items = np.where(inside, self.split.sequence[np.where(inside, positions, 0)], PADDING)
+        return SequenceBatch(index, items.astype(np.int64))
+
+
+def _pieces(split: Split, max_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where pieces of histories begin and end, whose items but the first are the targets of the windows."""
+    # Windows of a user follow each other, each one target further; where they do not, a new run begins.
+    order = np.lexsort((split.end, split.users))
+    end, users = split.end[order], split.users[order]
+    new = np.r_[True, (users[1:] != users[:-1]) | (end[1:] != end[:-1] + 1)] if len(end) else np.zeros(0, dtype=bool)
+    first, last = end[new], end[np.r_[new[1:], True]] if len(end) else end
+    pieces = -(-(last - first + 1) // (max_length - 1))
+    run = np.repeat(np.arange(len(first)), pieces)
+    number = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    stops = last[run] - number * (max_length - 1)  # the last target of each piece
+    begins = np.maximum(first[run] - 1, stops - (max_length - 1))
+    return begins, stops + 1
+
+
+def _plan_by_length(
+    lengths: NDArray[np.int64], batch_size: int, pool: int, seed: list[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return samples in a random order in which neighbours are of similar length, and a random order of the batches."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(lengths))
+    pools = np.arange(len(order)) // (pool * batch_size)
+    order = order[np.lexsort((lengths[order], pools))]
+    return order, random.permutation(-(-len(lengths) // batch_size))

@@ -1,6 +1,6 @@
 """Neural parts that more than one model uses."""
 
 from resid.nn.dropout import Dropout
-from resid.nn.transformer import EncoderLayer
+from resid.nn.transformer import CausalLayer, EncoderLayer
 
-__all__ = ["Dropout", "EncoderLayer"]
+__all__ = ["CausalLayer", "Dropout", "EncoderLayer"]

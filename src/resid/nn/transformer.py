@@ -1,4 +1,4 @@
-"""The Transformer layer of the encoders and the sequential models: normalised after each part, as in SASRec."""
+"""Transformer layers: one that looks at all tokens, normalised after each part, and a causal one, normalised before."""
 
 import torch
 import torch.nn.functional as f
@@ -74,3 +74,40 @@ class EncoderLayer(nn.Module):
         key, value = f.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=-1)
         query, key, value = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in (query, key, value))
         return query, key, value
+
+
+class CausalLayer(nn.Module):
+    """Self-attention of every token to those before it and to itself, then a perceptron; each reads normalised tokens.
+
+    Parameters
+    ----------
+    width
+        Size of a token's vector.
+    heads
+        Number of attention heads.
+    hidden
+        Size of the perceptron's hidden layer.
+    dropout
+        On the hidden layer and on what both parts add.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
+        self.widen = nn.Linear(width, hidden)
+        self.narrow = nn.Linear(hidden, width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.perceptron_norm = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return new vectors, shape (batch, length, width); padding comes last, where no other token looks."""
+        split = self.project_in(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # (batch, heads, length, width / heads) each
+        mixed = f.scaled_dot_product_attention(query, key, value, is_causal=True)
+        tokens = tokens + self.dropout(self.project_out(mixed.transpose(1, 2).flatten(2)))
+        wide = self.dropout(f.gelu(self.widen(self.perceptron_norm(tokens))))
+        added: Tensor = self.dropout(self.narrow(wide))
+        return tokens + added

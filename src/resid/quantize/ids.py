@@ -80,13 +80,20 @@ class SemanticIds:
         """Return the number of different prefixes of a length."""
         return 1 if depth == 0 else len(self._tree[0][depth - 1])
 
+    def first_child(self, depth: int) -> NDArray[np.int64]:
+        """Return where the children of every node of a depth begin among the nodes of the next, and the end of the last.
+
+        Shape (nodes + 1,).
+        """
+        return self._tree[1][depth]
+
     def node_codes(self, depth: int) -> NDArray[np.int32]:
         """Return the last code of every prefix of a length from 1, shape (nodes,)."""
         return self._tree[0][depth - 1]
 
     def parent_of(self, depth: int) -> NDArray[np.int64]:
         """Return the node one code shorter of every prefix of a length from 1, shape (nodes,)."""
-        begin = self._tree[1][depth - 1]
+        begin = self.first_child(depth - 1)
         return np.repeat(np.arange(len(begin) - 1), np.diff(begin))
 
     def node_of(self, depth: int) -> NDArray[np.int64]:
@@ -105,8 +112,8 @@ class SemanticIds:
 
     def children(self, depth: int, node: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the codes that may follow a prefix, and the nodes of the next depth that they lead to."""
-        first, last = self._tree[1][depth][node : node + 2]
-        return self._tree[0][depth][first:last], np.arange(first, last)
+        first, last = self.first_child(depth)[node : node + 2]
+        return self.node_codes(depth + 1)[first:last], np.arange(first, last)
 
     def step(self, depth: int, nodes: ArrayLike, codes: ArrayLike) -> NDArray[np.int64]:
         """Go from nodes of a depth to the next by a code each; -1 where no item has that prefix. Any shape."""

@@ -1,0 +1,176 @@
+"""The generators: T5 against transformers, causality, what padding must not change, and beams against all items."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resid.data import PADDING, Batch, SequenceBatch
+from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.onepass import OnePassModel
+from resid.generate.t5 import T5Model, transformers_names
+from resid.quantize import SemanticIds
+
+
+def random_ids(items, sizes, seed, unique=False):
+    random = np.random.default_rng(seed)
+    codes = np.column_stack([random.integers(0, size, items) for size in sizes])
+    return SemanticIds(np.unique(codes, axis=0) if unique else codes, sizes)
+
+
+def make(kind, ids, seed=0, vectors=None):
+    torch.manual_seed(seed)
+    codes = torch.from_numpy(ids.codes)
+    if kind == "t5":
+        return T5Model(codes, ids.sizes, width=16, hidden=24, heads=2, head_width=8, layers=2, vectors=vectors).eval()
+    return OnePassModel(codes, ids.sizes, width=16, hidden=24, heads=2, layers=2, vectors=vectors).eval()
+
+
+def histories(ids, seed, users=4, longest=6):
+    random = np.random.default_rng(seed)
+    rows = np.full((users, longest), PADDING)
+    for row in rows:
+        length = random.integers(1, longest + 1)
+        row[longest - length :] = random.integers(0, len(ids), length)
+    rows[0] = random.integers(0, len(ids), longest)
+    return torch.from_numpy(rows)
+
+
+class TestT5:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def pair(cls):
+        transformers = pytest.importorskip("transformers")
+        ids = random_ids(50, (6, 7, 8), 0)
+        model = make("t5", ids)
+        config = transformers.T5Config(
+            vocab_size=22, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2, dropout_rate=0.1,
+            feed_forward_proj="relu", tie_word_embeddings=True, pad_token_id=0, decoder_start_token_id=0,
+        )  # fmt: skip
+        theirs = transformers.T5ForConditionalGeneration(config).eval()
+        weights = {there: model.state_dict()[here] for here, there in transformers_names(model).items()}
+        missing, unexpected = theirs.load_state_dict(weights, strict=False)
+        assert not unexpected
+        assert set(missing) <= {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"}
+        theirs.tie_weights()
+        return ids, model, theirs
+
+    def test_the_logits_are_those_of_transformers(self, pair):
+        ids, model, theirs = pair
+        rows = histories(ids, 1, users=5)
+        wanted = model.codes[torch.tensor([3, 1, 4, 1, 5])] + model.offsets
+        before = torch.nn.functional.pad(wanted[:, :-1], (1, 0))
+        with torch.no_grad():
+            ours = model.write(model.read(rows), before)
+            real = rows != PADDING
+            tokens = ((model.codes[rows.clamp_min(0)] + model.offsets) * real[:, :, None]).flatten(1)
+            answer = theirs(
+                input_ids=tokens, attention_mask=real.repeat_interleave(3, dim=1).long(), decoder_input_ids=before
+            )
+        assert ours.shape == (5, 3, 22)
+        assert torch.allclose(ours, answer.logits, atol=1e-5)
+
+    def test_the_loss(self, pair):
+        ids, model, theirs = pair
+        rows = histories(ids, 2)
+        targets = np.array([7, 8, 9, 10])
+        batch = Batch(np.arange(4), np.arange(4), rows.numpy(), targets, np.empty((4, 0), dtype=np.int64))
+        with torch.no_grad():
+            loss = model(batch, torch.Generator())["loss"]
+            real = rows != PADDING
+            tokens = ((model.codes[rows.clamp_min(0)] + model.offsets) * real[:, :, None]).flatten(1)
+            labels = model.codes[torch.from_numpy(targets)] + model.offsets
+            answer = theirs(input_ids=tokens, attention_mask=real.repeat_interleave(3, dim=1).long(), labels=labels)
+        assert loss.item() == pytest.approx(answer.loss.item(), abs=1e-5)
+
+
+class TestOnePass:
+    def test_a_later_item_changes_nothing_before_it(self):
+        ids = random_ids(40, (5, 6), 0)
+        model = make("onepass", ids)
+        rows = torch.from_numpy(np.random.default_rng(0).integers(0, 40, (3, 9)))
+        changed = rows.clone()
+        changed[:, 5] = (rows[:, 5] + 1) % 40
+        with torch.no_grad():
+            before, after = model.states(rows), model.states(changed)
+        assert torch.equal(before[:, :5], after[:, :5])
+        assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+    def test_the_loss_is_that_of_the_targets_one_by_one(self):
+        ids = random_ids(40, (5, 6, 4), 0)
+        model = make("onepass", ids)
+        model.smoothing = 0.0
+        items = np.array([[3, 1, 4, 1, 5], [9, 2, 6, PADDING, PADDING]])
+        with torch.no_grad():
+            loss = model(SequenceBatch(np.arange(2), items), torch.Generator())["loss"].item()
+            one_by_one = []
+            for row in items:
+                real = row[row != PADDING]
+                for place in range(1, len(real)):
+                    memory = model.read(torch.from_numpy(real[None, :place]))
+                    written, chosen, total = None, None, 0.0
+                    for level in range(3):
+                        scores, written = model.next(memory, written, chosen)
+                        chosen = torch.tensor([[ids.codes[real[place], level]]])
+                        total -= scores[0, 0, chosen[0, 0]].item()
+                    one_by_one.append(total)
+        assert loss == pytest.approx(np.mean(one_by_one), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["t5", "onepass"])
+class TestDecoding:
+    def test_padding_and_the_batch_do_not_matter(self, kind):
+        ids = random_ids(60, (5, 4, 6), 1, unique=True)
+        vectors = torch.from_numpy(np.random.default_rng(0).normal(size=(len(ids), 3)).astype(np.float32))
+        model, tables = make(kind, ids, vectors=vectors), PrefixTables(ids)
+        rows = histories(ids, 3)
+        together = beam_search(model, rows, tables, 10)
+        for user, row in enumerate(rows):
+            alone = beam_search(model, row[row != PADDING][None], tables, 10)
+            assert torch.allclose(alone.scores[0], together.scores[user], atol=1e-5)
+
+    @settings(deadline=None, max_examples=15)
+    @given(
+        sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), items=st.integers(1, 40), seed=st.integers(0, 999)
+    )
+    def test_a_beam_as_wide_as_the_catalogue_scores_all_items(self, kind, sizes, items, seed):
+        ids = random_ids(items, tuple(sizes), seed)
+        model, tables = make(kind, ids, seed), PrefixTables(ids)
+        rows = histories(ids, seed, users=2)
+        found, scores = items_of(beam_search(model, rows, tables, items), tables, items)
+        assert (np.sort(found, axis=1) == np.arange(items)).all()
+        assert (np.diff(scores, axis=1) <= 0).all()
+        expected = np.zeros((2, items))
+        with torch.no_grad():
+            memory = model.read(rows)
+            for item in range(items):
+                written, chosen = None, None
+                for level in range(ids.levels):
+                    values, written = model.next(memory, written, chosen)
+                    chosen = torch.full((2, 1), int(ids.codes[item, level]))
+                    expected[:, item] += values[:, 0, chosen[0, 0]].numpy()
+        assert np.take_along_axis(expected, found, axis=1) == pytest.approx(scores, abs=1e-4)
+
+    def test_constrained_beams_end_at_items_and_free_ones_may_not(self, kind):
+        ids = random_ids(20, (6, 6, 6), 2, unique=True)
+        model, tables = make(kind, ids), PrefixTables(ids)
+        rows = histories(ids, 5)
+        bound = beam_search(model, rows, tables, 12)
+        assert (bound.nodes >= 0).all()
+        assert all(len(set(row.tolist())) == 12 for row in bound.nodes)
+        free = beam_search(model, rows, tables, 216, constrained=False)
+        assert (free.nodes >= 0).sum(dim=1).tolist() == [len(ids)] * 4
+        items, scores = items_of(free, tables, 5)
+        exact, exact_scores = items_of(beam_search(model, rows, tables, 216), tables, 5)
+        assert np.array_equal(items, exact)
+        assert scores == pytest.approx(exact_scores, abs=1e-5)
+
+    def test_items_of_one_id_and_too_few(self, kind):
+        ids = SemanticIds([[0, 1], [1, 0], [0, 1], [1, 1], [0, 1]], (2, 2))
+        model, tables = make(kind, ids), PrefixTables(ids)
+        items, scores = items_of(beam_search(model, torch.tensor([[3, 1]]), tables, 9), tables, 7)
+        place = items[0].tolist().index(0)
+        assert items[0, place : place + 3].tolist() == [0, 2, 4]
+        assert items[0, 5:].tolist() == [-1, -1]
+        assert np.isneginf(scores[0, 5:]).all()
