@@ -18,7 +18,8 @@ import torch.nn.functional as f
 from resid import Dataset
 from resid.data import Batches
 from resid.encode import FAMAE, FamaeSettings
-from resid.encode.metrics import ranking_metrics, target_ranks
+from resid.encode.metrics import target_ranks
+from resid.evaluate import ranking_metrics
 
 NEIGHBOURS = 10
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from resid import Dataset, InputError
-from resid.data import PADDING, Batches
+from resid.data import PADDING, Batches, SequenceBatches, VectorBatches
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +99,43 @@ def test_negatives_are_uniform_over_all_items_but_the_target(data):
 def test_refuses_bad_settings(data, bad):
     with pytest.raises(InputError, match="the setting"):
         Batches(data.train, **bad)
+
+
+class TestSequences:
+    def test_every_training_target_is_one_once(self, data):
+        for longest in (32, 5, 2):
+            batches = SequenceBatches(data.train, 7, longest, seed=1)
+            found = []
+            for batch in batches:
+                assert batch.items.shape[1] <= longest
+                for items, piece in zip(batch.items, batch.index, strict=True):
+                    begin, end = batches.begin[piece], batches.end[piece]
+                    assert np.array_equal(items[items != PADDING], data.train.sequence[begin:end])
+                    assert (items[end - begin :] == PADDING).all()  # on the right
+                    found += range(begin + 1, end)
+            assert sorted(found) == sorted(data.train.end)
+        whole = SequenceBatches(data.train, 7, 10_000)
+        assert len(whole.begin) == len(np.unique(data.train.users))
+
+    def test_the_seed_and_the_position_decide(self, data):
+        batches = SequenceBatches(data.train, 16, 32, seed=1)
+        first = [batch.index.tolist() for batch in batches]
+        second = [batch.index.tolist() for batch in batches]
+        assert first != second
+        again = SequenceBatches(data.train, 16, 32, seed=1)
+        state = batches.state_dict() | {"epoch": 0, "next_batch": 2}
+        again.load_state_dict(state)
+        assert [batch.index.tolist() for batch in again] == first[2:]
+        with pytest.raises(InputError, match="'max_length' was 32 and is 9"):
+            SequenceBatches(data.train, 16, 9, seed=1).load_state_dict(state)
+
+
+def test_vectors():
+    vectors = np.arange(20, dtype=np.float32).reshape(10, 2)
+    batches = VectorBatches(vectors, 4, seed=3, passes=2)
+    assert len(batches) == 5
+    rows = np.concatenate([batch.index for batch in batches])
+    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
+    assert all(np.array_equal(batch.vectors, vectors[batch.index]) for batch in batches)
+    with pytest.raises(InputError, match="cannot continue: 'data' was"):
+        VectorBatches(vectors + 1, 4, seed=3, passes=2).load_state_dict(batches.state_dict())

@@ -14,7 +14,8 @@ from resid.data import synthetic_shop
 from resid.encode import FAMAE, FamaeSettings, ItemEmbeddings
 from resid.encode.encoder import build_model
 from resid.encode.famae import FamaeModel
-from resid.encode.metrics import entropy, quality, ranking_metrics, target_ranks
+from resid.encode.metrics import entropy, quality, target_ranks
+from resid.evaluate import ranking_metrics
 from tests.encode.contract import EncoderContract
 
 SMALL = FamaeSettings(width=32, hidden=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)

@@ -16,6 +16,7 @@ from torch import Tensor
 from resid.data.batches import Batches
 from resid.data.splits import Split
 from resid.encode.famae import FamaeModel
+from resid.evaluate import ranking_metrics
 
 _SCORES = 2**24  # scores that are in memory at a time: windows times catalogue
 
@@ -103,13 +104,6 @@ def target_ranks(hidden: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
     own = scores.gather(1, targets[:, None])
     first = torch.arange(len(candidates), device=targets.device) < targets[:, None]
     return ((scores > own) | ((scores == own) & first)).sum(dim=1).cpu()
-
-
-def ranking_metrics(ranks: Tensor, cutoffs: tuple[int, ...]) -> dict[str, float]:
-    """Return Recall@K and NDCG@K of targets at these ranks, counted from 0."""
-    gains = 1 / torch.log2(ranks.double() + 2)
-    metrics = {f"recall@{k}": float((ranks < k).double().mean()) for k in cutoffs}
-    return metrics | {f"ndcg@{k}": float(torch.where(ranks < k, gains, 0.0).mean()) for k in cutoffs}
 
 
 def entropy(values: np.ndarray[Any, Any]) -> float:
