@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -174,7 +175,13 @@ class TestBadInput:
         self.refused(capsys, "branching=(99, 99) makes 9,801 leaves", *arguments, "--branching", "99,99")
         self.refused(capsys, "have one size, not (3, 4)", *arguments, "--method", "rq-kmeans", "--branching", "3,4")
         self.refused(capsys, "this is a folder; name a file", "quantize", prepared, vectors, "--out", tmp_path)
-        self.refused(capsys, "no whole embeddings are here", "quantize", prepared, run, "--out", ids)
+        self.refused(capsys, "no whole embeddings are here", "quantize", prepared, prepared, "--out", ids)
+        self.refused(capsys, "--seed: -1 cannot be used", *arguments, "--seed", "-1")
+        self.refused(capsys, "--branching: '' must be numbers", *arguments, "--branching=")
+        self.refused(
+            capsys, "holds no semantic IDs; choose another name", *arguments[:3], "--out", vectors / "vectors.npy"
+        )
+        self.refused(capsys, "nothing can be written there", *arguments[:3], "--out", "/proc/x/ids.parquet")
         self.refused(capsys, "no semantic IDs are here", "inspect", ids)
         assert not ids.exists()
         other = tmp_path / "other"
@@ -196,10 +203,21 @@ class TestBadInput:
         assert "entropy given the prefix" in shown
         assert "overlap" not in shown
         self.refused(capsys, "IDs of other items", "inspect", ids, "--data", other)
+        assert main([*map(str, ("encode", prepared, "--out", tmp_path / "run2", *small, "--seed", 1))]) == 0
+        capsys.readouterr()
+        self.refused(
+            capsys, "made of other embeddings", "inspect", ids, "--embeddings", tmp_path / "run2"
+        )  # the run's folder
+        altered = np.load(vectors / "vectors.npy")
+        np.save(vectors / "vectors.npy", altered[::-1])
+        self.refused(capsys, "not what its checksum says", *arguments)
+        np.save(vectors / "vectors.npy", altered)
         for method in ("hierarchical", "rq-kmeans"):
             options = ("--method", method, "--branching", "9", "--seed", "1")
             assert main([*map(str, arguments), *options]) == 0
-            assert "100.0% of the items alone" in capsys.readouterr().out.replace("\n", " ")
+            shown = capsys.readouterr().out.replace("\n", " ")
+            assert "100.0% of the items alone" in shown
+            assert ("Before the last level" in shown) == (method == "rq-kmeans")
 
     def test_bad_table(self, tables, tmp_path, capsys):
         pl.read_parquet(tables[0]).with_columns(user=pl.lit(None, pl.String)).write_csv(tmp_path / "[log].csv")

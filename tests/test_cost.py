@@ -51,15 +51,15 @@ def test_t5():
 
 def test_gaoq():
     """The clustering term, with the steps that were taken, is what was counted; the rest by hand for a small tree."""
-    model = GAOQ((4, 5), max_iter=1, random_state=0).fit(blobs(200, d=8))  # too few for a sample
-    start = [2 * 4 * 4 * 4 * 8, 4 * 2 * 4 * 5 * 5 * 8]  # k-means++ compares 4 b_l points with b_l centres
-    paper = gaoq_flops(200, 8, model.branching_, [1, 1])
+    model = GAOQ((4, 5), max_iter=1, random_state=0).fit(blobs(200, d=16))  # too few for a sample
+    start = [2 * 4 * 4 * 4 * 16, 4 * 2 * 4 * 5 * 5 * 16]  # k-means++ compares 4 b_l points with b_l centres
+    paper = gaoq_flops(200, 16, model.branching_, [1, 1])
     assert sum(model.product_flops_) == paper["clustering"] + sum(start)
     assert model.branching_ == (4, 5, 10)
-    assert paper["cosines"] == 2 * 8 * (4 * 5 * 5 + 20 * 10 * 10)
+    assert paper["cosines"] == 2 * 16 * (4 * 5 * 5 + 20 * 10 * 10)
     assert paper["matching"] == 4 * 5**3 + 20 * 10**3
-    assert paper["anchors"] == 2 * 8 * (5**2 + 10**2)
-    assert paper["centering"] == 8 * (4 * 5 + 20 * 10)
-    more = gaoq_flops(200, 8, model.branching_, np.array([2.5, 1]), anchors=(7, 12))
-    assert more["clustering"] - paper["clustering"] == 1.5 * 2 * 200 * 4 * 8
+    assert paper["anchors"] == 2 * 16 * (5**2 + 10**2)
+    assert paper["centering"] == 16 * (4 * 5 + 20 * 10)
+    more = gaoq_flops(200, 16, model.branching_, np.array([2.5, 1]), anchors=(7, 12))
+    assert more["clustering"] - paper["clustering"] == 1.5 * 2 * 200 * 4 * 16
     assert more["cosines"] > paper["cosines"]

@@ -1,14 +1,12 @@
 """What the three stages cost on paper: the floating-point operations of the paper's complexity section, with constants.
 
 A multiplication with its addition counts as two operations. Only products of matrices are counted, as the paper does:
-normalisation, softmax, losses and look-ups are left out.
+normalisation, softmax, losses and look-ups are left out. A step of training costs about three forward passes.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-
-TRAINING = 3  # a training step costs about three forward passes: one forward, two backward
 
 
 def attention_flops(queries: int, keys: int, width: int, *, projected_keys: int | None = None) -> int:

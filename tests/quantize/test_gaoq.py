@@ -11,8 +11,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from resid.quantize import GAOQ
 from resid.quantize.alignment import make_anchors, match
 from resid.quantize.kmeans import balanced_kmeans
-from resid.quantize.tree import automatic_branching
+from resid.quantize.tree import automatic_branching, grow
 from tests.quantize.test_kmeans import blobs
+
+pytestmark = pytest.mark.filterwarnings("ignore:there are up to")  # more anchors than dimensions, in small trees
 
 
 @parametrize_with_checks(
@@ -58,11 +60,34 @@ def literal(vectors, branching, anchors, seed):
     return codes
 
 
-def test_algorithm_1():
+@pytest.mark.parametrize("anchors", [None, (8, 20)])
+def test_algorithm_1(anchors):
     vectors = blobs(180, d=24)
-    model = GAOQ((4, 5), random_state=7).fit(vectors)
+    model = GAOQ((4, 5), anchors=anchors, random_state=7).fit(vectors)
     seed = int(np.random.RandomState(7).randint(2**31 - 1))
-    assert np.array_equal(model.codes_, literal(vectors, (4, 5), model.anchors_, seed))
+    expected = literal(vectors, (4, 5), model.anchors_, seed)
+    assert np.array_equal(model.codes_, expected)
+    plain = GAOQ((4, 5), anchors=anchors, align_last=False, random_state=7).fit(vectors).codes_
+    assert np.array_equal(plain[:, :2], expected[:, :2])
+    for leaf in np.unique(plain[:, :2], axis=0):
+        own = plain[(plain[:, :2] == leaf).all(axis=1), 2]
+        assert own.tolist() == list(range(len(own)))  # in the order of the items
+
+
+def test_nodes_with_fewer_items_than_children():
+    """Such branching is refused by the quantizers; the tree itself gives every item a child of its own."""
+    vectors = torch.from_numpy(blobs(22, d=12))
+    first, second = grow(vectors, (4, 8), seed=0, max_iter=10, tol=1e-4)
+    assert second.counts.tolist() == np.bincount(first.children).tolist()  # five or six, not eight
+    for node in range(4):
+        own = np.flatnonzero(second.parents == node)
+        assert sorted(second.children[own]) == list(range(len(own)))
+        for item in own:
+            assert torch.equal(second.centers[node, second.children[item]], vectors[item])
+    matched = match(second.centers, second.counts, first.centers[0], torch.from_numpy(make_anchors(8, 12, [0])))
+    for node, count in enumerate(second.counts):
+        assert len(set(matched[node, :count])) == count
+        assert (matched[node, count:] == -1).all()
 
 
 @settings(deadline=None, max_examples=25)
@@ -118,7 +143,9 @@ class TestAnchors:
         assert np.linalg.norm(anchors, axis=1) == pytest.approx(np.ones(20), abs=1e-5)
         assert anchors[:8] @ anchors[:8].T == pytest.approx(np.eye(8), abs=1e-5)
         vectors = blobs(200, d=4)
-        assert len(np.unique(GAOQ((3, 10), random_state=0).fit(vectors).codes_, axis=0)) == 200
+        with pytest.warns(UserWarning, match="up to 10 anchors in 4 dimensions"):
+            codes = GAOQ((3, 10), random_state=0).fit(vectors).codes_
+        assert len(np.unique(codes, axis=0)) == 200
 
     def test_spare_ones(self):
         model = GAOQ((4, 5), anchors=(8, 20), random_state=0).fit(blobs(180))
@@ -148,30 +175,62 @@ class TestNewVectors:
         assert np.array_equal(model.codes_, before)
         assert (codes[:20, 0] == before[:20, 0]).mean() > 0.8  # balance sends some elsewhere
 
-    def test_a_full_leaf_and_a_full_parent(self):
-        vectors = blobs(60, d=16)
-        model = GAOQ((3, 4), random_state=0).fit(vectors)  # five items in each leaf, and no spare code
-        with pytest.raises(ValueError, match=r"full, .* more anchors"):
-            model.transform(vectors[:1] + 0.5)
+    def test_what_a_call_gives_the_next_may_give_again_and_extend_keeps(self):
+        vectors = blobs(150, d=40)
+        model = GAOQ((3, 5), anchors=(5, 30), random_state=0).fit(vectors)
+        one, two = vectors[:1] + 1e-4, vectors[:1] - 1e-4
+        assert np.array_equal(model.transform(one), model.transform(two))
+        first = model.extend(one)
+        second = model.extend(two)
+        assert not np.array_equal(first, second)
+        assert np.array_equal(model.transform(np.concatenate([two, one])), np.concatenate([second, first]))
+        assert np.array_equal(model.codes_[150:], np.concatenate([first, second]))
+        assert np.array_equal(model.extend(one), first)  # known by now
+        assert len(model.codes_) == 152
+        assert model.semantic_ids_.unique
+
+    def test_full_leaves(self):
+        vectors = blobs(61, d=16)
+        model = GAOQ((3, 4), random_state=0).fit(vectors)  # six codes in each of twelve leaves
+        free = 72 - 61
+        new = vectors[:1] + np.linspace(0.1, 0.2, free, dtype=np.float32)[:, None]
+        codes = model.transform(new)
+        assert model.level_sizes_[2] == 6
+        assert len(np.unique(np.concatenate([model.codes_, codes]), axis=0)) == 72  # a sibling, then the next parent
+        own = codes[:, 0] == codes[0, 0]
+        assert own[: own.sum()].all()  # the other parents come when the nearest is full
+        with pytest.raises(ValueError, match=r"row 11: all 72 IDs are given; .* more anchors"):
+            model.transform(np.concatenate([new, vectors[:1] + 5]))
+
+    def test_minus_zero_is_zero(self):
+        vectors = np.concatenate([blobs(59, d=16), np.zeros((1, 16), dtype=np.float32)])
+        model = GAOQ((3, 4), random_state=0).fit(vectors)
+        assert np.array_equal(model.transform(-vectors[59:]), model.codes_[59:])
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
         ("branching", "match"),
         [((0, 3), "at least 1"), ((), "one or more"), ((2.5, 3), "at least 1"), ((50, 50), "2,500 leaves for 100"),
-         ("many", "'auto'")],
+         ("many", "'auto'"), (5, "one or more"), (None, "one or more"), ((2**40, 2**40), "1,208,925,819,614,629,174,706,176")],
     )  # fmt: skip
     def test_branching(self, branching, match):
         with pytest.raises(ValueError, match=match):
             GAOQ(branching).fit(blobs(100))
 
     def test_anchors(self):
-        with pytest.raises(ValueError, match="must have 2 numbers"):
+        for bad in (5, "many"):
+            with pytest.raises(ValueError, match="must be 2 numbers"):
+                GAOQ((4, 5), anchors=bad).fit(blobs(100))
+        for name, value in (("max_iter", 0), ("tol", -1.0), ("tol", np.nan), ("max_iter", 1.5)):
+            with pytest.raises(ValueError, match=f"{name}={value}"):
+                GAOQ((4, 5), **{name: value}).fit(blobs(100))
+        with pytest.raises(ValueError, match="must be 2 numbers"):
             GAOQ((4, 5), anchors=(5,)).fit(blobs(100))
         with pytest.raises(ValueError, match="level 2 has 5 children and needs as many anchors, not 4"):
             GAOQ((4, 5), anchors=(4, 9)).fit(blobs(100))
 
-    def test_parents_with_fewer_items_than_branches(self):
+    def test_three_levels_of_clusters(self):
         model = GAOQ((10, 3, 3), random_state=0).fit(blobs(93))
         assert len(np.unique(model.codes_, axis=0)) == 93
 

@@ -21,6 +21,21 @@ def test_items_of_ids(ids):
     assert SemanticIds(CODES[:3]).unique
 
 
+def test_codes_that_a_level_does_not_have(ids):
+    assert [found.tolist() for found in ids.find([[0, 4, 2], [1, -1, 1], [2, 0, 0]])] == [[], [], []]
+    assert ids.step(1, 0, 4) == -1
+    with pytest.raises(InputError, match="an ID has 3 codes, not 2"):
+        ids.find([[0, 3]])
+
+
+def test_codes_and_items_that_cannot_be():
+    for bad in ([[0.7, 1.9]], [[2**40, 1]], [["a"]]):
+        with pytest.raises(InputError, match="whole numbers below"):
+            SemanticIds(bad)
+    with pytest.raises(InputError, match="the item id 'a' stands more than once"):
+        SemanticIds(CODES[:2], item_ids=["a", "a"])
+
+
 def test_the_tree_is_that_of_the_codes():
     random = np.random.default_rng(0)
     codes = random.integers(0, 5, size=(200, 3))

@@ -92,6 +92,14 @@ def test_a_problem_does_not_depend_on_the_others():
     assert together.labels[1, 29] == -1
 
 
+def test_inertia_of_tight_clusters():
+    random = np.random.default_rng(0)
+    points = (random.normal(size=(6, 64)) * 1000)[np.repeat(np.arange(6), 50)] + 0.01 * random.normal(size=(300, 64))
+    model = BalancedKMeans(6, n_init=5, random_state=0).fit(points)
+    exact = ((points.astype(np.float32) - model.cluster_centers_[model.labels_]) ** 2).sum()
+    assert model.inertia_ == pytest.approx(exact, rel=1e-3)
+
+
 def test_points_far_from_the_origin():
     """What a common offset costs in precision is one factor of its length, not two."""
     points = blobs(400, d=16)
@@ -139,7 +147,15 @@ class TestOddInput:
             BalancedKMeans(2).fit(np.ones(5))
         with pytest.raises(ValueError, match="two-dimensional"):
             BalancedKMeans(2).fit(torch.ones(5))
-        for name, value in (("n_clusters", 0), ("n_init", 0), ("max_iter", 0), ("tol", -1.0)):
+        settings = [
+            ("n_clusters", 0),
+            ("n_init", 0),
+            ("max_iter", 0),
+            ("tol", -1.0),
+            ("n_clusters", 2.5),
+            ("n_init", True),
+        ]
+        for name, value in settings:
             with pytest.raises(ValueError, match=f"{name}={value}"):
                 BalancedKMeans(**{name: value}).fit(blobs(20))
 

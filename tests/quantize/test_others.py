@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from resid import InputError
 from resid.data import VectorBatch
 from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
 from resid.quantize.rqvae import RQVAEModel
@@ -85,7 +86,7 @@ class TestRQVAE(QuantizerContract):
     def test_it_learns(self, fitted):
         losses = [record["reconstruction"] for record in fitted.history_]
         assert losses[-1] < losses[0]
-        assert max(record["unique"] for record in fitted.history_) == len(np.unique(fitted.codes_, axis=0)) / 160
+        assert max(record["distinct"] for record in fitted.history_) == len(np.unique(fitted.codes_, axis=0)) / 160
 
     def test_a_run_in_a_folder_is_continued(self, fitted, tmp_path):
         vectors = blobs(160, d=12)
@@ -115,7 +116,15 @@ class TestRQVAE(QuantizerContract):
         assert model.encoder[0].bias.grad.numpy() == pytest.approx(error + commitment)
         assert model.codebooks.grad[0, 0].numpy() == pytest.approx([2 * 0.5, 2 * -0.75])  # towards the latent vector
 
+    def test_another_beta_is_another_run(self, tmp_path):
+        self.make().set_params(folder=tmp_path, epochs=10).fit(blobs(160, d=12))
+        with pytest.raises(InputError, match=r"'beta' was 0\.25 and is 5\.0"):
+            self.make().set_params(folder=tmp_path, epochs=10, beta=5.0).fit(blobs(160, d=12))
+
     def test_refusals(self):
+        for name, value in (("hidden", 5), ("hidden", (0,)), ("learning_rate", 0), ("beta", np.nan)):
+            with pytest.raises(ValueError, match=f"{name}="):
+                RQVAE(**{name: value}).fit(blobs(300))
         with pytest.raises(ValueError, match="epochs=0 cannot be used"):
             RQVAE(epochs=0).fit(blobs(300))
         with pytest.raises(ValueError, match="beta=-1 cannot be used"):
@@ -150,6 +159,12 @@ class TestRQKMeans(QuantizerContract):
             RQKMeans(2, 0).fit(blobs(20))
         with pytest.raises(ValueError, match="n_samples=20 should be >= n_clusters=256"):
             RQKMeans().fit(blobs(20))
+
+
+class TestBalancedRQKMeans(QuantizerContract):
+    @classmethod
+    def make(cls, random_state=0):
+        return RQKMeans(2, 8, balanced=True, random_state=random_state)
 
 
 def test_number_within():

@@ -172,3 +172,19 @@ def test_equal_vectors_and_wrong_shapes():
         quality(SemanticIds(CODES), np.ones((5, 4)))
     alone = quality(SemanticIds([[0, 0]]), np.ones((1, 4)))
     assert alone["unique"] == 1
+    for bad, match in ((np.full((120, 4), np.nan), "NaN"), (np.full((120, 4), "a"), "cannot be used"),
+                       (np.ones((120, 0)), "cannot be used"), (np.full((120, 4), 1e20), "values beyond"),
+                       (np.ones(120), "cannot be used")):  # fmt: skip
+        with pytest.raises(InputError, match=match):
+            quality(SemanticIds(CODES), bad)
+
+
+def test_the_scale_does_not_matter_and_the_first_level_has_no_ambiguity(found):
+    for scale in (1e-6, 1e6):
+        for other, level in zip(
+            quality(SemanticIds(CODES, (4, 5, 6)), VECTORS * scale)["levels"], found["levels"], strict=True
+        ):
+            for name, value in level.items():
+                assert other[name] == (value if value is None else pytest.approx(value, abs=1e-4))
+    assert found["levels"][0]["ambiguity"] == pytest.approx(0, abs=1e-9)
+    assert found["levels"][0]["step_ambiguity"] == pytest.approx(0, abs=1e-9)

@@ -1,5 +1,7 @@
 """`resid quantize` and `resid inspect`: the Q-stage alone, from item embeddings to semantic IDs, and how good they are."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +11,7 @@ from rich.markup import escape
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import ids_table
+from resid.errors import first_line
 from resid.progress import ConsoleProgress
 
 Method = Literal["gaoq", "hierarchical", "rq-kmeans", "rq-vae"]
@@ -40,7 +43,8 @@ def quantize(
         items share codes.
     branching
         Clusters of a node, level by level, as 32,40; for hierarchical a single number is EAGER's tree; for rq-kmeans and
-        rq-vae the sizes of the levels, which must be equal.
+        rq-vae the sizes of the levels, which must be equal. auto makes about a fourteenth of the items leaves of a tree,
+        and three levels of 256 codes for the others, or of a quarter of the items if those are fewer.
     seed
         Decides everything random.
     as_json
@@ -49,26 +53,39 @@ def quantize(
     from resid.encode import ItemEmbeddings  # torch takes a second to import, which other commands need not wait
     from resid.quantize import SemanticIds, quality
 
-    if out.is_dir():
-        raise InputError(f"{out}: this is a folder; name a file for the IDs, such as {out / 'ids.parquet'}.")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed: {seed} cannot be used; it must be from 0 to 2^32 - 1.")
     widths = _widths(branching)
-    dataset, vectors = Dataset.load(data), ItemEmbeddings.load(embeddings)
+    _refuse_foreign_file(out)
+    dataset, vectors = Dataset.load(data), ItemEmbeddings.load(embeddings, check=True)
     if vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
     progress = ConsoleProgress(errors)
     progress.step(f"Quantizing {len(vectors.vectors):,} vectors of {vectors.vectors.shape[1]} dimensions")
-    quantizer = _make(method, widths, seed, progress)
+    training = out.with_name(f".{out.name}.training")  # of rq-vae, so that it continues if interrupted
+    quantizer = _make(method, widths, len(vectors.vectors), seed, training, progress)
     try:
         quantizer.fit(vectors.vectors)
     except ValueError as error:
-        raise InputError(f"{embeddings}: {error}") from error
-    ids = SemanticIds(quantizer.codes_, quantizer.level_sizes_, dataset.item_ids)
-    if not ids.unique:
+        blamed = f"--branching {branching}" if "branching=" in str(error) or "n_clusters=" in str(error) else embeddings
+        raise InputError(f"{blamed}: {first_line(error)}") from error
+    facts = {"method": method, "seed": seed, "data": dataset.fingerprint, "vectors": vectors.digest}
+    ids = SemanticIds(quantizer.codes_, quantizer.level_sizes_, dataset.item_ids, facts)
+    collisions = {} if ids.unique else quality(ids)
+    if collisions:
         ids = ids.deduplicated()
     ids.save(out)
-    _show(quality(ids, vectors.vectors, dataset), as_json, {"ids_file": str(out), "method": method, "seed": seed})
-    if not as_json:
-        output.print(f"Wrote {escape(str(out))}", highlight=False, soft_wrap=True)
+    shutil.rmtree(training, ignore_errors=True)
+    found = quality(ids, vectors.vectors, dataset)
+    if as_json:
+        print_json(
+            {"ids_file": str(out), "method": method, "seed": seed, **found, "before_last_level": collisions or None}
+        )
+        return
+    if collisions:
+        output.print(f"Before the last level, which tells items apart: {_summary(collisions)}", highlight=False)
+    _print(found)
+    output.print(f"Wrote {escape(str(out))}", highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -89,36 +106,69 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, quality
 
-    found = SemanticIds.load(ids)
-    vectors = ItemEmbeddings.load(embeddings).vectors if embeddings else None
+    known = SemanticIds.load(ids)
+    vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     dataset = Dataset.load(data) if data else None
-    if dataset is not None and found.item_ids.cast(str).to_list() != [str(item) for item in dataset.item_ids]:
-        raise InputError(f"{ids}: these are IDs of other items than those of {data}, or in another order.")
-    _show(quality(found, vectors, dataset), as_json, {"ids_file": str(ids)})
-
-
-def _show(found: dict[str, Any], as_json: bool, facts: dict[str, Any]) -> None:
+    if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
+        raise InputError(f"{ids}: these IDs were made of other embeddings than {embeddings}.")
+    if dataset is not None and known.item_ids.cast(str).to_list() != [str(item) for item in dataset.item_ids]:
+        raise InputError(
+            f"{ids}: these are IDs of other items than those of {data}, or in another order; IDs made in Python have the "
+            "items' own ids if they are saved as ids.named(data.item_ids)."
+        )
+    found = quality(known, vectors.vectors if vectors else None, dataset)
     if as_json:
-        print_json(facts | found)
-        return
-    output.print(
-        f"{found['items']:,} items, {found['ids']:,} different IDs, {found['unique']:.1%} of the items alone on theirs, "
-        f"at most {found['largest_collision']} on one",
-        highlight=False,
-    )
+        print_json({"ids_file": str(ids), **known.facts, **found})
+    else:
+        _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    output.print(_summary(found), highlight=False)
     output.print(ids_table(found["levels"]))
+
+
+def _summary(found: dict[str, Any]) -> str:
+    return (
+        f"{found['items']:,} items, {found['ids']:,} different IDs, {found['unique']:.1%} of the items alone on theirs, "
+        f"at most {found['largest_collision']} on one"
+    )
+
+
+def _refuse_foreign_file(out: Path) -> None:
+    """Refuse to write over what are no IDs, or to where nothing can be written, before any work is done."""
+    from resid.quantize import SemanticIds
+
+    if out.is_dir():
+        raise InputError(f"{out}: this is a folder; name a file for the IDs, such as {out / 'ids.parquet'}.")
+    if out.exists():
+        try:
+            SemanticIds.load(out)
+        except InputError as error:
+            raise InputError(f"{out}: this file is there and holds no semantic IDs; choose another name.") from error
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(out.parent, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise InputError(f"{out.parent}: nothing can be written there; choose another folder.")
 
 
 def _widths(branching: str) -> tuple[int, ...] | None:
     if branching == "auto":
         return None
     try:
-        return tuple(int(width) for width in names(branching))
-    except ValueError as error:
-        raise InputError(f"--branching: '{branching}' must be numbers separated by commas, or auto.") from error
+        if widths := tuple(int(width) for width in names(branching)):
+            return widths
+    except ValueError:
+        widths = ()
+    raise InputError(f"--branching: '{branching}' must be numbers separated by commas, or auto.")
 
 
-def _make(method: Method, widths: tuple[int, ...] | None, seed: int, progress: ConsoleProgress) -> Any:
+def _make(
+    method: Method, widths: tuple[int, ...] | None, items: int, seed: int, training: Path, progress: ConsoleProgress
+) -> Any:
     from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
 
     if method == "gaoq":
@@ -128,7 +178,7 @@ def _make(method: Method, widths: tuple[int, ...] | None, seed: int, progress: C
         return HierarchicalKMeans(widths[0] if single and widths else widths or "auto", random_state=seed)
     if widths and len(set(widths)) > 1:
         raise InputError(f"--branching: the levels of {method} have one size, not {widths}.")
-    shape = (len(widths), widths[0]) if widths else (3, 256)
+    shape = (len(widths), widths[0]) if widths else (3, min(256, max(1, items // 4)))
     if method == "rq-kmeans":
         return RQKMeans(*shape, random_state=seed)
-    return RQVAE(*shape, progress=progress, random_state=seed)
+    return RQVAE(*shape, folder=training, progress=progress, random_state=seed)

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from resid.quantize.ids import SemanticIds
 
 
-class Quantizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the quantizers: `fit` gives every row codes, `transform` gives them to further rows.
 
     Attributes

@@ -6,6 +6,7 @@ the children of a node take their codes from anchors, directions that all nodes 
 which they lie from their parent.
 """
 
+import warnings
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal
@@ -29,7 +30,8 @@ class GAOQ(TreeQuantizer):
         Clusters of every node, level by level; one more level, whose size is computed, tells the items of a leaf apart.
     anchors : sequence of int or None, default=None
         How many anchors each level has from the second on, the last included; by default as many as a node has children.
-        More of them leave codes free for items to come.
+        More of them leave codes free for items to come. They are orthogonal as far as there are dimensions; further ones
+        come in blocks that are orthogonal among themselves, with a warning.
     align_last : bool, default=True
         Whether the last level is aligned too, or numbered in the order of the items.
     max_iter, tol : int, float
@@ -70,35 +72,49 @@ class GAOQ(TreeQuantizer):
         self.random_state = random_state
 
     def _branching(self, items: int) -> tuple[int, ...]:
-        return checked_branching(self.branching, items)
+        branching = checked_branching(self.branching, items)
+        largest = items  # of the nodes of a level: halves and so on are rounded up, as clusters are balanced
+        for width in branching:
+            largest = -(-largest // width)
+        self.branching_ = (*branching, largest)
+        self.level_sizes_ = (branching[0], *self._anchor_counts())
+        return branching
 
     def _number(
         self, vectors: Tensor, levels: Sequence[Level], leaves: NDArray[np.int64], seed: int
     ) -> tuple[list[NDArray[np.int64]], tuple[int, ...]]:
-        self.branching_ = (*(level.centers.shape[1] for level in levels), int(np.bincount(leaves).max()))
-        counts = self._anchor_counts()
         self.anchors_ = [
-            make_anchors(count, vectors.shape[1], [seed, 1_000 + level]) for level, count in enumerate(counts, 1)
+            make_anchors(count, vectors.shape[1], [seed, 1_000 + level])
+            for level, count in enumerate(self.level_sizes_[1:], 1)
         ]
+        if max(self.level_sizes_[1:]) > vectors.shape[1]:
+            warnings.warn(
+                f"there are up to {max(self.level_sizes_[1:])} anchors in {vectors.shape[1]} dimensions, so not all of them are "
+                "orthogonal: they come in blocks that are.",
+                stacklevel=4,
+            )
         codes = [levels[0].children]
         for number, level in enumerate(levels[1:]):
             parents = levels[number].centers.flatten(0, 1)
             matched = match(level.centers, level.counts, parents, self._anchors(number, vectors))
             codes.append(matched[level.parents, level.children])
         codes.append(self._number_leaves(vectors, leaves, levels[-1].centers.flatten(0, 1)))
-        return codes, (self.branching_[0], *counts)
+        return codes, self.level_sizes_
 
     def _preferred_codes(self, vector: Tensor, leaf_mean: Tensor) -> NDArray[np.int64]:
         return (self._anchors(-1, vector) @ (vector - leaf_mean)).argsort(descending=True, stable=True).cpu().numpy()
 
     def _anchor_counts(self) -> tuple[int, ...]:
-        wanted = self.branching_[1:] if self.anchors is None else tuple(self.anchors)
-        if len(wanted) != len(self.branching_) - 1:
-            raise ValueError(f"anchors={self.anchors!r} must have {len(self.branching_) - 1} numbers, from level 2 on.")
-        for level, (count, children) in enumerate(zip(wanted, self.branching_[1:], strict=True), 2):
-            if not isinstance(count, Integral) or count < children:
-                raise ValueError(f"level {level} has {children} children and needs as many anchors, not {count!r}.")
-        return tuple(int(count) for count in wanted)
+        """Return the number of anchors from the second level on, or raise a ValueError."""
+        children = self.branching_[1:]
+        if self.anchors is None:
+            return children
+        if not isinstance(self.anchors, Sequence | np.ndarray) or len(self.anchors) != len(children):
+            raise ValueError(f"anchors={self.anchors!r} must be {len(children)} numbers, one for each level from 2 on.")
+        for level, (count, least) in enumerate(zip(self.anchors, children, strict=True), 2):
+            if not isinstance(count, Integral) or count < least:
+                raise ValueError(f"level {level} has {least} children and needs as many anchors, not {count!r}.")
+        return tuple(int(count) for count in self.anchors)
 
     def _anchors(self, number: int, vectors: Tensor) -> Tensor:
         return torch.from_numpy(self.anchors_[number]).to(vectors.device)

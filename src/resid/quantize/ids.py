@@ -1,6 +1,7 @@
 """Semantic IDs: what the Q-stage hands to the G-stage. Codes of items, and the tree of their prefixes as arrays."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,15 @@ class SemanticIds:
         How many codes each level has; by default as many as occur.
     item_ids
         The items' own ids; by default their numbers.
+    facts
+        What is known about how the IDs were made; kept in their file.
+
+    Attributes
+    ----------
+    codes : ndarray of int32, shape (items, levels)
+    sizes : tuple of int
+    item_ids : polars.Series
+    facts : dict
 
     Notes
     -----
@@ -31,22 +41,41 @@ class SemanticIds:
     """
 
     def __init__(
-        self, codes: ArrayLike, sizes: Sequence[int] | None = None, item_ids: Sequence[Any] | pl.Series | None = None
+        self,
+        codes: ArrayLike,
+        sizes: Sequence[int] | None = None,
+        item_ids: Sequence[Any] | pl.Series | None = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.codes: NDArray[np.int32] = np.ascontiguousarray(codes, dtype=np.int32)
-        if self.codes.ndim != 2 or not self.codes.size:
-            raise InputError(f"codes must have the shape (items, levels), not {self.codes.shape}.")
+        given = np.asarray(codes)
+        if given.ndim != 2 or not given.size:
+            raise InputError(f"codes must have the shape (items, levels), not {given.shape}.")
+        if given.dtype.kind not in "iu" or given.max() >= 2**31:
+            raise InputError(f"codes must be whole numbers below 2^31, not {given.dtype}.")
+        self.codes: NDArray[np.int32] = np.ascontiguousarray(given, dtype=np.int32)
         most = self.codes.max(axis=0) + 1
         self.sizes = tuple(int(size) for size in (most if sizes is None else sizes))
-        if len(self.sizes) != self.codes.shape[1] or (most > self.sizes).any() or self.codes.min() < 0:
+        if len(self.sizes) != self.codes.shape[1]:
+            raise InputError(f"codes have {self.codes.shape[1]} levels, but {len(self.sizes)} sizes were given.")
+        if (most > self.sizes).any() or self.codes.min() < 0:
             raise InputError(f"codes must be from 0 to below the sizes of the levels, {self.sizes}.")
+        self.facts = dict(facts or {})
         names = range(len(self.codes)) if item_ids is None else item_ids
         self.item_ids = pl.Series("item", names)
         if len(self.item_ids) != len(self.codes):
             raise InputError(f"there are {len(self.codes):,} codes and {len(self.item_ids):,} item ids.")
+        if (repeated := self.item_ids.is_duplicated()).any():
+            raise InputError(f"the item id {self.item_ids.filter(repeated)[0]!r} stands more than once.")
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def __repr__(self) -> str:
+        return f"SemanticIds({len(self):,} items, levels of {', '.join(f'{size:,}' for size in self.sizes)})"
+
+    def named(self, item_ids: Sequence[Any] | pl.Series) -> "SemanticIds":
+        """Return the same IDs with the items' own ids, in their order."""
+        return SemanticIds(self.codes, self.sizes, item_ids, self.facts)
 
     @property
     def levels(self) -> int:
@@ -76,8 +105,15 @@ class SemanticIds:
         first_child.append(np.append(begins[-1], len(ordered)))  # of the IDs: their items
         return node_codes, first_child
 
+    def _require_depth(self, depth: int, least: int, most: int) -> None:
+        if not least <= depth <= most:
+            raise InputError(
+                f"depth {depth} cannot be asked for; IDs of {self.levels} codes have {least} to {most} here."
+            )
+
     def nodes(self, depth: int) -> int:
         """Return the number of different prefixes of a length."""
+        self._require_depth(depth, 0, self.levels)
         return 1 if depth == 0 else len(self._tree[0][depth - 1])
 
     def first_child(self, depth: int) -> NDArray[np.int64]:
@@ -85,10 +121,12 @@ class SemanticIds:
 
         Shape (nodes + 1,).
         """
+        self._require_depth(depth, 0, self.levels - 1)
         return self._tree[1][depth]
 
     def node_codes(self, depth: int) -> NDArray[np.int32]:
         """Return the last code of every prefix of a length from 1, shape (nodes,)."""
+        self._require_depth(depth, 1, self.levels)
         return self._tree[0][depth - 1]
 
     def parent_of(self, depth: int) -> NDArray[np.int64]:
@@ -98,6 +136,7 @@ class SemanticIds:
 
     def node_of(self, depth: int) -> NDArray[np.int64]:
         """Return the node of every item at a depth, shape (items,)."""
+        self._require_depth(depth, 0, self.levels)
         node = np.arange(self.nodes(self.levels)).repeat(np.diff(self.first_item))  # of the items in their order
         for above in range(self.levels, depth, -1):
             node = self.parent_of(above)[node]
@@ -112,6 +151,8 @@ class SemanticIds:
 
     def children(self, depth: int, node: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the codes that may follow a prefix, and the nodes of the next depth that they lead to."""
+        if not 0 <= node < self.nodes(depth):
+            raise InputError(f"there is no node {node} at depth {depth}, which has {self.nodes(depth):,}.")
         first, last = self.first_child(depth)[node : node + 2]
         return self.node_codes(depth + 1)[first:last], np.arange(first, last)
 
@@ -121,7 +162,8 @@ class SemanticIds:
         keys = self._keys[depth]
         wanted = nodes * self.sizes[depth] + codes
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((keys[place] == wanted) & (nodes >= 0), place, -1)
+        possible = (nodes >= 0) & (codes >= 0) & (codes < self.sizes[depth])
+        return np.where((keys[place] == wanted) & possible, place, -1)
 
     @cached_property
     def _keys(self) -> list[NDArray[np.int64]]:
@@ -131,6 +173,8 @@ class SemanticIds:
     def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
         """Return the items of each ID, shape (IDs, levels); none where no item has it."""
         wanted = np.atleast_2d(np.asarray(codes, dtype=np.int64))
+        if wanted.shape[-1] != self.levels:
+            raise InputError(f"an ID has {self.levels} codes, not {wanted.shape[-1]}.")
         nodes = np.zeros(len(wanted), dtype=np.int64)
         for level in range(self.levels):
             nodes = self.step(level, nodes, wanted[:, level])
@@ -150,7 +194,8 @@ class SemanticIds:
         begin = self.first_item
         last = np.empty(len(self), dtype=np.int32)
         last[self.order] = np.arange(len(self)) - np.repeat(begin[:-1], np.diff(begin))
-        return SemanticIds(np.column_stack([self.codes, last]), (*self.sizes, int(last.max()) + 1), self.item_ids)
+        sizes = (*self.sizes, int(last.max()) + 1)
+        return SemanticIds(np.column_stack([self.codes, last]), sizes, self.item_ids, self.facts)
 
     def table(self) -> pl.DataFrame:
         """Return a table with the columns item, c1, c2 and so on."""
@@ -158,13 +203,16 @@ class SemanticIds:
         return pl.DataFrame({"item": self.item_ids, **columns})
 
     def save(self, path: str | Path) -> None:
-        """Write the table as Parquet; the sizes of the levels are in its metadata."""
+        """Write the table as Parquet; the sizes of the levels and the facts are in its metadata."""
         path = Path(path)
+        if path.is_dir():
+            raise InputError(f"{path}: this is a folder; name a file for the IDs.")
+        metadata = {"sizes": ",".join(map(str, self.sizes)), "facts": json.dumps(self.facts)}
         partial = path.with_name(f".{path.name}.partial")
         path.parent.mkdir(parents=True, exist_ok=True)
         with explain_full_disk(path.parent):
             try:
-                self.table().write_parquet(partial, metadata={"sizes": ",".join(map(str, self.sizes))})
+                self.table().write_parquet(partial, metadata=metadata)
                 partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
@@ -174,7 +222,10 @@ class SemanticIds:
         """Read what `save` wrote."""
         try:
             table = pl.read_parquet(path, glob=False)
-            sizes = [int(size) for size in pl.read_parquet_metadata(path)["sizes"].split(",")]
-            return cls(table.drop("item").to_numpy(), sizes, table["item"])
+            metadata = pl.read_parquet_metadata(path)
+            if "sizes" not in metadata:
+                raise ValueError("its metadata do not tell the sizes of the levels; another program wrote it")
+            sizes = [int(size) for size in metadata["sizes"].split(",")]
+            return cls(table.drop("item").to_numpy(), sizes, table["item"], json.loads(metadata.get("facts", "{}")))
         except (OSError, KeyError, ValueError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{path}: no semantic IDs are here ({error}); quantize again.") from error

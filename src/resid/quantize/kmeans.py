@@ -9,19 +9,18 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Self
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from resid.quantize.points import as_points
+from resid.quantize.points import as_points, check_numbers
 from resid.quantize.transport import balanced_assignment
 
 _SAMPLE = 64  # points per cluster of the sample on which a large problem is begun
@@ -41,7 +40,7 @@ class Clusters:
         The means of the clusters.
     prices : ndarray of float64, shape (problems, k)
     inertia : ndarray of float64, shape (problems,)
-        Sums of squared distances to these centres.
+        Sums of squared distances to these centres, up to the precision of the spread of all points.
     steps : ndarray of int64, shape (problems,)
         Lloyd's steps.
     products : int
@@ -255,7 +254,19 @@ def _add_rows(sums, points, rows, old, new):  # type: ignore[no-untyped-def]
                 sums[here, column] -= value
 
 
-class BalancedKMeans(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+def _inertia(points: Tensor, labels: NDArray[np.int32], centers: Tensor) -> float:
+    """Return the sum of the squared distances to the own centre, without the cancellation of `Clusters.inertia`."""
+    own = torch.from_numpy(labels.astype(np.int64)).to(points.device)
+    parts = zip(torch.split(points, _ROWS), torch.split(own, _ROWS), strict=True)
+    return sum(float((part.double() - centers[label]).square_().sum()) for part, label in parts)
+
+
+class BalancedKMeans(
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+    BaseEstimator,  # type: ignore[misc]
+):
     """k-means whose clusters have equal sizes, up to one point.
 
     Parameters
@@ -282,7 +293,7 @@ class BalancedKMeans(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
     Notes
     -----
     `fit` also takes a `torch.Tensor`; distances are then computed on its device. `predict` gives the nearest centre, with
-    no regard to sizes: it is for new points.
+    no regard to sizes: it is for new points. Beside the points, memory holds n_samples × n_clusters distances.
     """
 
     def __init__(
@@ -302,10 +313,7 @@ class BalancedKMeans(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Cluster points, shape (n_samples, n_features)."""
-        for name, least in (("n_clusters", 1), ("n_init", 1), ("max_iter", 1), ("tol", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or value < least:
-                raise ValueError(f"{name}={value!r} cannot be used; it must be a number of at least {least}.")
+        check_numbers(self, n_clusters=1, n_init=1, max_iter=1, tol=0.0)
         points = as_points(self, X, reset=True)
         if len(points) < self.n_clusters:
             raise ValueError(
@@ -313,16 +321,14 @@ class BalancedKMeans(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ig
                 "clusters."
             )
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_init)
-        best: Clusters | None = None
+        self.inertia_ = np.inf
         for seed in seeds:
             found = balanced_kmeans(points[None], self.n_clusters, [[int(seed)]], max_iter=self.max_iter, tol=self.tol)
-            if best is None or found.inertia[0] < best.inertia[0]:
-                best = found
-        assert best is not None  # noqa: S101 - n_init is at least 1
-        self.labels_ = best.labels[0]
-        self.cluster_centers_ = best.centers[0].cpu().numpy()
-        self.inertia_ = float(max(best.inertia[0], 0.0))
-        self.n_iter_ = int(best.steps[0])
+            labels, centers = found.labels[0], found.centers[0]
+            inertia = _inertia(points, labels, centers)
+            if inertia < self.inertia_:
+                self.labels_, self.inertia_, self.n_iter_ = labels, inertia, int(found.steps[0])
+                self.cluster_centers_ = centers.cpu().numpy()
         return self
 
     def predict(self, X: Any) -> NDArray[np.int32]:  # noqa: N803

@@ -5,10 +5,9 @@ given before do not move.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
@@ -16,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from resid.quantize.base import Quantizer
-from resid.quantize.points import as_points
+from resid.quantize.points import KnownRows, as_points, check_numbers
 from resid.quantize.tree import Level, grow
 
 
@@ -43,6 +42,7 @@ class TreeQuantizer(Quantizer):
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Give every row of X, shape (n_samples, n_features), an ID."""
+        check_numbers(self, max_iter=1, tol=0.0)
         vectors = as_points(self, X, reset=True)
         branching = self._branching(len(vectors))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -54,8 +54,8 @@ class TreeQuantizer(Quantizer):
         self.codes_ = np.stack(codes, axis=1).astype(np.int32)
         self.product_flops_ = tuple(level.products for level in levels)
         self.n_iter_ = max(1, *(level.steps for level in levels), 1)
-        self._tree = [(level.centers, level.counts) for level in levels]
-        self._leaves, self._keys = leaves, _row_keys(vectors)
+        self._tree = [(level.centers.cpu(), level.counts) for level in levels]
+        self._leaves, self._known = leaves, KnownRows(vectors)
         return self
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -63,79 +63,75 @@ class TreeQuantizer(Quantizer):
 
         A row that was fitted has its own ID, and rows that are equal have theirs in the order of the items. Another takes
         the nearest child of the nearest child, and so on, and in that leaf a free code. Where a leaf is full, the nearest
-        leaf of the same parent that is not takes it. Rows of one call get different IDs; no ID that was given moves.
+        of its parent's leaves that is not takes it, and where all are, the next parent's. Rows of one call get different
+        IDs; the next call starts from the same free codes again. `extend` keeps what it gives.
 
         Raises
         ------
         ValueError
-            If all leaves of the parent are full.
+            If no code of the whole tree is free.
         """
-        check_is_fitted(self)
-        vectors = as_points(self, X, reset=False)
-        codes = np.full((len(vectors), len(self.level_sizes_)), -1, dtype=np.int32)
-        fitted: dict[int, list[int]] = {}
-        for item in np.argsort(self._keys, kind="stable")[::-1]:
-            fitted.setdefault(int(self._keys[item]), []).append(int(item))
-        new = []
-        for row, key in enumerate(_row_keys(vectors)):
-            if same := fitted.get(int(key)):
-                codes[row] = self.codes_[same.pop()]
-            else:
-                new.append(row)
-        if new:
-            self._place(vectors, codes, new)
+        return self._transform(X)[0]
+
+    def extend(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
+        """Return the IDs of new vectors as `transform` does, and keep them: they are appended to `codes_`.
+
+        No ID that was given moves, by `fit` or by `extend`, and none is given twice. Rows that are there already get
+        their own ID and are not appended.
+        """
+        codes, leaves, vectors = self._transform(X)
+        new = leaves >= 0
+        self.codes_ = np.concatenate([self.codes_, codes[new]])
+        self._leaves = np.concatenate([self._leaves, leaves[new]])
+        self._known.add(vectors[np.flatnonzero(new)])
         return codes
+
+    def _transform(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.int64], Tensor]:  # noqa: N803
+        """Return the IDs of rows, the leaves of those that are new and -1 for others, and the rows."""
+        check_is_fitted(self)
+        vectors = as_points(self, X, reset=False).cpu()
+        found = self._known.find(vectors)
+        codes = self.codes_[found]
+        leaves = np.full(len(vectors), -1, dtype=np.int64)
+        new = np.flatnonzero(found < 0)
+        if len(new):
+            used: dict[int, set[int]] = {}
+            for leaf, code in zip(self._leaves.tolist(), self.codes_[:, -1].tolist(), strict=True):
+                used.setdefault(leaf, set()).add(code)
+            # The codes on the way to a leaf, as the items that are there show them.
+            prefixes = dict(zip(self._leaves.tolist(), self.codes_[:, :-1].tolist(), strict=True))
+            for row in new:
+                leaf, mean = self._free_leaf(vectors[row], used, int(row))
+                code = next(int(c) for c in self._preferred_codes(vectors[row], mean) if int(c) not in used[leaf])
+                used[leaf].add(code)
+                codes[row], leaves[row] = [*prefixes[leaf], code], leaf
+        return codes, leaves, vectors
 
     def fit_transform(self, X: Any, y: None = None, **_: Any) -> Any:  # noqa: N803
         """Return the codes of X."""
         return self.fit(X).codes_
 
-    def _place(self, vectors: Tensor, codes: NDArray[np.int32], rows: list[int]) -> None:
-        """Give rows that are new, one after the other, free codes."""
-        used: dict[int, set[int]] = {}
-        for leaf, code in zip(self._leaves.tolist(), self.codes_[:, -1].tolist(), strict=True):
-            used.setdefault(leaf, set()).add(code)
-        # The codes on the way to a leaf, as the items that are there show them.
-        prefixes = dict(zip(self._leaves.tolist(), self.codes_[:, :-1].tolist(), strict=True))
-        for row in rows:
-            leaf, mean = self._free_leaf(vectors[row], used)
-            code = next(int(c) for c in self._preferred_codes(vectors[row], mean) if int(c) not in used[leaf])
-            used[leaf].add(code)
-            codes[row] = [*prefixes[leaf], code]
-
-    def _free_leaf(self, vector: Tensor, used: dict[int, set[int]]) -> tuple[int, Tensor]:
+    def _free_leaf(self, vector: Tensor, used: dict[int, set[int]], row: int) -> tuple[int, Tensor]:
         """Return the nearest leaf with a free code, and its mean."""
-        node, room = 0, self.level_sizes_[-1]
-        for centers, counts in self._tree[:-1]:
-            node = node * centers.shape[1] + int(_by_distance(vector, centers[node, : counts[node]])[0])
-        # A tree without clusters is one leaf; its mean does not matter then.
-        centers, counts = self._tree[-1] if self._tree else (vector[None, None], np.array([1]))
-        for child in _by_distance(vector, centers[node, : counts[node]]).tolist():
-            leaf = node * centers.shape[1] + child
-            if len(used[leaf]) < room:
-                return leaf, centers[node, child]
+        for leaf, mean in self._leaves_by_distance(vector, vector, 0, 0):
+            if len(used[leaf]) < self.level_sizes_[-1]:
+                return leaf, mean
         raise ValueError(
-            f"all leaves near a new vector are full, {room} items each; fit again with all vectors, or fit GAOQ with more "
-            "anchors at the last level, which leaves codes free."
+            f"row {row}: all {len(used) * self.level_sizes_[-1]:,} IDs are given; fit again with all vectors, or fit GAOQ "
+            "with more anchors at the last level, which leaves codes free."
         )
+
+    def _leaves_by_distance(self, vector: Tensor, mean: Tensor, depth: int, node: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield the leaves below a node with their means: those of the nearest child first, and so on at every level."""
+        if depth == len(self._tree):
+            yield node, mean
+            return
+        centers, counts = self._tree[depth]
+        for child in _by_distance(vector, centers[node, : counts[node]]).tolist():
+            yield from self._leaves_by_distance(
+                vector, centers[node, child], depth + 1, node * centers.shape[1] + child
+            )
 
 
 def _by_distance(vector: Tensor, centers: Tensor) -> Tensor:
     return (centers - vector).square().sum(dim=1).argsort(stable=True)
-
-
-def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
-    """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
-    words = vectors.cpu().numpy().view(np.uint32)
-    factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
-    keys: NDArray[np.uint64] = _multilinear_hash(words, factors)
-    return keys
-
-
-@numba.njit(nogil=True, cache=True)
-def _multilinear_hash(words, factors):  # type: ignore[no-untyped-def]
-    keys = np.zeros(len(words), np.uint64)
-    for row in range(len(words)):
-        for column in range(words.shape[1]):
-            keys[row] += (np.uint64(words[row, column]) + np.uint64(1)) * factors[column]  # modulo 2^64
-    return keys

@@ -1,15 +1,19 @@
-"""Vectors as all estimators of the Q-stage take them: an array, or a tensor on any device."""
+"""What all estimators of the Q-stage do with input: vectors as an array or a tensor, rows seen before, plain settings."""
 
+import math
 import warnings
+from numbers import Integral, Real
 from typing import Any
 
+import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-_LARGEST = 1e15  # the squares of longer vectors would overflow
+LARGEST = 1e15  # the squares of longer vectors would overflow
 
 
 def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
@@ -42,6 +46,66 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             points = torch.from_numpy(checked)
     least, largest = points.aminmax()
-    if max(-float(least), float(largest)) > _LARGEST:
-        raise ValueError(f"Input X has values beyond {_LARGEST:g}, whose squares do not fit; scale it.")
+    if max(-float(least), float(largest)) > LARGEST:
+        raise ValueError(f"Input X has values beyond {LARGEST:g}, whose squares do not fit; scale it.")
     return points
+
+
+def check_numbers(estimator: BaseEstimator, **least: float) -> None:
+    """Raise a ValueError unless settings are numbers of at least these; whole ones where the bound is an int."""
+    for name, bound in least.items():
+        value = getattr(estimator, name)
+        whole = isinstance(bound, int)
+        fits = isinstance(value, Integral if whole else Real) and not isinstance(value, bool | np.bool_)
+        if not fits or not math.isfinite(value) or value < bound:
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"{name}={value!r} cannot be used; it must be {kind} of at least {bound:g}.")
+
+
+class KnownRows:
+    """Finds rows among those that were there before; rows that are equal are found one after the other.
+
+    Parameters
+    ----------
+    vectors
+        Shape (rows, d), float32.
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        self._keys = _row_keys(vectors)
+
+    def add(self, vectors: Tensor) -> None:
+        """Append rows."""
+        self._keys = np.concatenate([self._keys, _row_keys(vectors)])
+
+    def find(self, vectors: Tensor) -> NDArray[np.int64]:
+        """Return the number of each row, -1 if it is new, shape (rows,)."""
+        places: dict[int, list[int]] = {}
+        for row in range(len(self._keys) - 1, -1, -1):
+            places.setdefault(int(self._keys[row]), []).append(row)
+        found = np.full(len(vectors), -1, dtype=np.int64)
+        for row, key in enumerate(_row_keys(vectors).tolist()):
+            if same := places.get(key):
+                found[row] = same.pop()
+        return found
+
+
+def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
+    """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
+    words = vectors.cpu().numpy().view(np.uint32)
+    factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
+    keys: NDArray[np.uint64] = _hash(words, factors)
+    return keys
+
+
+@numba.njit(nogil=True, cache=True)
+def _hash(words, factors):  # type: ignore[no-untyped-def]
+    keys = np.zeros(len(words), np.uint64)
+    for row in range(len(words)):
+        for column in range(words.shape[1]):
+            word = np.uint64(words[row, column])
+            if word == np.uint64(0x80000000):  # minus zero equals zero
+                word = np.uint64(0)
+            mixed = (word + factors[column]) * np.uint64(0xBF58476D1CE4E5B9)  # modulo 2^64
+            keys[row] += (mixed ^ (mixed >> np.uint64(31))) * factors[column]
+    return keys

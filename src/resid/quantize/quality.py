@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array
 
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.errors import InputError
+from resid.errors import InputError, first_line
 from resid.quantize.ids import SemanticIds
+from resid.quantize.points import LARGEST
 
 _ROWS = 16_384  # vectors that are worked on at a time
 _QUERIES = 1_000  # items whose nearest neighbours are looked up
@@ -67,6 +69,8 @@ def quality(
           two interactions have;
         - ``neighbours``: share of an item's ten nearest that have the same prefix, and ``neighbours_chance``.
     """
+    if not isinstance(ids, SemanticIds) or not isinstance(data, Dataset | None):
+        raise TypeError("quality takes SemanticIds, such as a quantizer's semantic_ids_, and a Dataset.")
     sizes = np.diff(ids.first_item)
     found: dict[str, Any] = {
         "items": len(ids),
@@ -76,9 +80,7 @@ def quality(
     }
     levels = [_usage(ids, level) for level in range(ids.levels)]
     if vectors is not None:
-        points = np.asarray(vectors)
-        if points.ndim != 2 or len(points) != len(ids):
-            raise InputError(f"there are {len(ids):,} IDs, but vectors of shape {points.shape}; give one row for each.")
+        points = _checked(vectors, len(ids))
         _update(levels, _distortions(ids, points))
         _update(levels, _neighbours(ids, points, seed))
     if data is not None:
@@ -88,6 +90,18 @@ def quality(
             )
         _update(levels, _overlaps(ids, data.test))
     return found | {"levels": levels}
+
+
+def _checked(vectors: ArrayLike, items: int) -> NDArray[Any]:
+    if np.ndim(vectors) == 2 and len(np.asarray(vectors)) != items:
+        raise InputError(f"there are {items:,} IDs, but vectors of shape {np.shape(vectors)}; give one row for each.")
+    try:
+        points: NDArray[Any] = check_array(vectors, dtype=[np.float32, np.float64], input_name="vectors")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the vectors cannot be used: {first_line(error)}") from error
+    if np.abs(points).max() > LARGEST:
+        raise InputError(f"the vectors have values beyond {LARGEST:g}, whose squares do not fit; scale them.")
+    return points
 
 
 def _update(levels: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
@@ -142,7 +156,9 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
         # Sums of squares with their degrees of freedom: one is lost with every mean that was taken.
         given_all = (left, items - len(counts))
         given_code = (1 - code_explains, items - int(np.count_nonzero(of_code)))
-        step_given_code = (above_left - step_explains, given_code[1] - len(above))
+        # What codes explain of pure noise around the prefixes' means.
+        share = counts**2 / np.bincount(parents)[ids.parent_of(level + 1)] / of_code[ids.node_codes(level + 1)]
+        step_given_code = (above_left - step_explains, given_code[1] - len(above) + round(share.sum()))
         values = {
             "distortion": max(0.0, left),
             "distortion_code": 1 - code_explains,
@@ -164,8 +180,12 @@ def _parts(vectors: NDArray[Any]) -> list[NDArray[Any]]:
 
 def _group_sums(groups: NDArray[Any], vectors: NDArray[Any], count: int) -> NDArray[np.float64]:
     """Return the sums of the vectors of every group, shape (groups, d)."""
-    places = (groups, np.arange(len(groups)))
-    return np.asarray(scipy.sparse.csr_matrix((np.ones(len(groups)), places), shape=(count, len(groups))) @ vectors)
+    sums = np.zeros((count, vectors.shape[1]))
+    for first in range(0, len(vectors), _ROWS):
+        part = groups[first : first + _ROWS]
+        member = scipy.sparse.csr_matrix((np.ones(len(part)), (part, np.arange(len(part)))), shape=(count, len(part)))
+        sums += member @ vectors[first : first + _ROWS]
+    return sums
 
 
 def _between(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
@@ -189,13 +209,16 @@ def _cosines(
     """Return the mean cosine of the steps of two items with the same code: of all pairs, and between parents."""
     groups = np.unique(parents * size + codes, return_inverse=True)[1].ravel()
     units = np.zeros((int(groups.max()) + 1, vectors.shape[1]))
-    own = 0.0
+    own, none = (
+        0.0,
+        1e-6 * float(np.abs(vectors).max()) + 1e-300,
+    )  # shorter steps are rounding, of an item that is alone
     for first in range(0, len(vectors), _ROWS):
         part = slice(first, first + _ROWS)
         steps = vectors[part] - means[parents[part]]
         lengths = np.linalg.norm(steps, axis=1, keepdims=True)
-        steps /= np.maximum(lengths, 1e-12)
-        own += float((lengths > 1e-12).sum())
+        steps = np.where(lengths > none, steps / np.maximum(lengths, none), 0)
+        own += float((lengths > none).sum())
         found, inverse = np.unique(groups[part], return_inverse=True)
         units[found] += _group_sums(inverse.ravel(), steps, len(found))
     code_of_group = np.zeros(len(units), dtype=np.int32)

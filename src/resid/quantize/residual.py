@@ -1,6 +1,5 @@
 """RQ-KMeans: k-means, then k-means of what it leaves over, and so on; plain or with balanced clusters."""
 
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from resid.quantize.base import Quantizer
 from resid.quantize.kmeans import BalancedKMeans
-from resid.quantize.points import as_points
+from resid.quantize.points import KnownRows, as_points, check_numbers
 
 
 class RQKMeans(Quantizer):
@@ -57,13 +56,11 @@ class RQKMeans(Quantizer):
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Learn the codebooks from X, shape (n_samples, n_features), and give every row its codes."""
-        residual = as_points(self, X, reset=True).clone()
-        for name in ("n_levels", "n_clusters"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name}={value!r} cannot be used; it must be at least 1.")
+        check_numbers(self, n_levels=1, n_clusters=1, max_iter=1)
+        residual = as_points(self, X, reset=True).cpu().clone()
         if len(residual) < self.n_clusters:
             raise ValueError(f"n_samples={len(residual)} should be >= n_clusters={self.n_clusters}: ask for fewer.")
+        self._known = KnownRows(residual)
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_levels)
         self.codebooks_, codes, steps = [], [], []
         for seed in seeds:
@@ -81,11 +78,15 @@ class RQKMeans(Quantizer):
         return self
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
-        """Return the nearest codes, level by level, shape (n_samples, n_levels)."""
+        """Return the nearest codes, level by level, shape (n_samples, n_levels).
+
+        Rows that were fitted have the codes that they got, which balance may have made others than the nearest.
+        """
         check_is_fitted(self)
-        residual = as_points(self, X, reset=False).clone()
+        residual = as_points(self, X, reset=False).cpu().clone()
+        known = self._known.find(residual)
         codes: list[Tensor] = []
         for book in map(torch.from_numpy, self.codebooks_):
             codes.append(torch.cdist(residual, book).argmin(dim=1))
             residual -= book[codes[-1]]
-        return torch.stack(codes, dim=1).to(torch.int32).numpy()
+        return np.where(known[:, None] >= 0, self.codes_[known], torch.stack(codes, dim=1).to(torch.int32).numpy())

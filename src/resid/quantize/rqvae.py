@@ -6,7 +6,7 @@ next codebook, and so on; a decoder restores the vector from the sum of the entr
 
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from resid.data.batches import VectorBatch, VectorBatches
 from resid.progress import Progress
 from resid.quantize.base import Quantizer
-from resid.quantize.points import as_points
+from resid.quantize.points import as_points, check_numbers
 from resid.quantize.residual import RQKMeans
 
 _ROWS = 8_192  # vectors that are encoded at a time
@@ -100,7 +100,7 @@ class RQVAE(Quantizer):
     beta : float, default=0.25
         Weight of the commitment.
     epochs : int, default=1000
-        At most so many passes over the vectors.
+        At most so many passes over the vectors, rounded up to a multiple of `check_every`.
     check_every : int, default=20
         After so many passes, collisions are counted; the weights with the fewest are kept.
     patience : int, default=5
@@ -120,7 +120,7 @@ class RQVAE(Quantizer):
     level_sizes_ : tuple of int
     model_ : RQVAEModel
     history_ : list of dict
-        Losses and collisions, count by count.
+        Losses and ``distinct``, the share of different IDs among the items, count by count.
     n_iter_ : int
         Passes over the vectors.
     n_features_in_ : int
@@ -186,9 +186,14 @@ class RQVAE(Quantizer):
             batches,
             settings,
             self.folder,
-            evaluate=lambda: {"unique": _unique_share(self._encode(vectors))},
-            monitor="unique",
-            configuration={"model": "rqvae", "widths": list(widths), "codebooks": [self.n_levels, self.n_clusters]},
+            evaluate=lambda: {"distinct": _distinct_share(self._encode(vectors))},
+            monitor="distinct",
+            configuration={
+                "model": "rqvae",
+                "widths": list(widths),
+                "codebooks": [self.n_levels, self.n_clusters],
+                "beta": self.beta,
+            },
             progress=self.progress,
         )
         self.codes_ = self._encode(vectors)
@@ -202,15 +207,11 @@ class RQVAE(Quantizer):
         return self._encode(as_points(self, X, reset=False))
 
     def _check(self, items: int) -> None:
-        whole = ("n_levels", "n_clusters", "latent", "epochs", "check_every", "patience", "batch_size")
-        for name in whole:
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name}={value!r} cannot be used; it must be a whole number of at least 1.")
-        for name in ("beta", "learning_rate", "weight_decay"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or value < 0:
-                raise ValueError(f"{name}={value!r} cannot be used; it must be a number of at least 0.")
+        check_numbers(self, n_levels=1, n_clusters=1, latent=1, epochs=1, check_every=1, patience=1, batch_size=1)
+        check_numbers(self, beta=0.0, learning_rate=1e-30, weight_decay=0.0)
+        widths = self.hidden if isinstance(self.hidden, Sequence | np.ndarray) else (0,)
+        if any(not isinstance(width, Integral) or width < 1 for width in widths):
+            raise ValueError(f"hidden={self.hidden!r} cannot be used; it must be whole numbers of at least 1.")
         if items < self.n_clusters:
             raise ValueError(f"n_samples={items} should be >= n_clusters={self.n_clusters}: ask for fewer.")
 
@@ -230,6 +231,6 @@ class RQVAE(Quantizer):
         return torch.cat(parts).to(torch.int32).cpu().numpy()
 
 
-def _unique_share(codes: NDArray[np.int32]) -> float:
+def _distinct_share(codes: NDArray[np.int32]) -> float:
     """Return the share of different IDs among the items."""
     return len(np.unique(codes, axis=0)) / len(codes)

@@ -35,6 +35,8 @@ def deterministic(wanted: bool) -> Iterator[None]:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Keep a second run out of a folder while the block runs; the lock dies with its process."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: this is a file; name a folder for the run.")
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
