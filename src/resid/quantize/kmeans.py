@@ -23,7 +23,8 @@ from torch import Tensor
 from resid.quantize.points import as_points, check_numbers
 from resid.quantize.transport import balanced_assignment
 
-_SAMPLE = 64  # points per cluster of the sample on which a large problem is begun
+_SAMPLE = 128  # points per cluster of the sample on which a large problem is begun
+_STARTS = 4  # so often `BalancedKMeans` begins there; the best goes on
 _DRAWN = 4  # points per cluster among which k-means++ draws the first centres
 _ROWS = 8_192  # points whose sums are formed at a time
 
@@ -61,6 +62,7 @@ def balanced_kmeans(
     seeds: Sequence[Sequence[int]],
     *,
     counts: NDArray[np.int64] | None = None,
+    starts: int = 1,
     max_iter: int = 100,
     tol: float = 1e-4,
 ) -> Clusters:
@@ -76,6 +78,8 @@ def balanced_kmeans(
         For each problem the numbers that seed its start; a problem's result does not depend on the others.
     counts
         How many of its points each problem has, shape (problems,); all by default.
+    starts
+        So often a large problem is begun on its sample; the best goes on.
     max_iter
         At most so many of Lloyd's steps.
     tol
@@ -84,28 +88,32 @@ def balanced_kmeans(
     problems, longest, _ = points.shape
     if counts is None:
         counts = np.full(problems, longest)
-    centers, prices, products = _begin(points, k, seeds, counts)
+    centers, prices, products = _begin(points, k, seeds, counts, starts)
     found = _lloyd(points, counts, centers, prices, max_iter, tol)
     found.products += products
     return found
 
 
 def _begin(
-    points: Tensor, k: int, seeds: Sequence[Sequence[int]], counts: NDArray[np.int64]
+    points: Tensor, k: int, seeds: Sequence[Sequence[int]], counts: NDArray[np.int64], starts: int
 ) -> tuple[Tensor, NDArray[np.float64], int]:
     """Return the first centres and prices, and the operations that they took; large problems are solved on a sample."""
     random = [np.random.default_rng(seed) for seed in seeds]
-    draws = np.stack([generator.random(k) for generator in random])
-    sample, sizes = _sample(points, counts, np.arange(len(points)), _DRAWN * k, random)
-    centers = _start(sample, sizes, torch.from_numpy(draws).to(points.device))
-    prices, products = np.zeros((len(points), k)), 2 * sample.numel() * k
+    everyone = np.arange(len(points))
+    centers, products = _start(points, counts, everyone, k, random)
+    prices = np.zeros((len(points), k))
     large = np.flatnonzero(counts > 2 * _SAMPLE * k)
     if len(large):
         sample, sizes = _sample(points, counts, large, _SAMPLE * k, random)
         where = torch.from_numpy(large).to(points.device)
-        begun = _lloyd(sample, sizes, centers[where], prices[large], 20, 1e-3)
-        centers[where], prices[large] = begun.centers, begun.prices
-        products += begun.products
+        best = np.full(len(large), np.inf)
+        for attempt in range(starts):
+            first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, large, k, random)
+            begun = _lloyd(sample, sizes, first, prices[large] * 0, 20, 1e-3)
+            better = begun.inertia < best
+            best[better] = begun.inertia[better]
+            centers[where[better]], prices[large[better]] = begun.centers[better], begun.prices[better]
+            products += operations + begun.products
     return centers, prices, products
 
 
@@ -121,25 +129,19 @@ def _sample(
     return points[place, torch.from_numpy(rows).to(points.device)], sizes
 
 
-def _start(points: Tensor, counts: NDArray[np.int64], draws: Tensor) -> Tensor:
-    """Choose the first centres as k-means++ does, far from each other, in rounds.
-
-    Parameters
-    ----------
-    points
-        Shape (problems, points, d).
-    counts
-        How many of its points each problem has, shape (problems,).
-    draws
-        Random numbers from 0 to 1, shape (problems, k).
+def _start(
+    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], k: int, random: list[np.random.Generator]
+) -> tuple[Tensor, int]:
+    """Choose the first centres of some problems as k-means++ does, far from each other, in rounds.
 
     Returns
     -------
-    Tensor
-        Shape (problems, k, d).
+    centers, operations
+        Shape (problems, k, d), and the operations of the distance products.
     """
+    draws = torch.from_numpy(np.stack([random[problem].random(k) for problem in some])).to(points.device)
+    points, counts = _sample(points, counts, some, _DRAWN * k, random)
     problems, longest, _ = points.shape
-    k = draws.shape[1]
     place = torch.arange(problems, device=points.device)[:, None]
     last = torch.from_numpy(counts - 1).to(points.device)[:, None]
     present = torch.arange(longest, device=points.device) <= last
@@ -151,7 +153,7 @@ def _start(points: Tensor, counts: NDArray[np.int64], draws: Tensor) -> Tensor:
         nearest = torch.minimum(nearest, (norms + among.amin(dim=2)).clamp_min_(0))
         done = chosen.shape[1]
         if done == k:
-            return points[place, chosen]
+            return points[place, chosen], 2 * points.numel() * k
         # A little for every point, so that points that are all equal can be drawn as well.
         weights = nearest.double() * present
         cumulated = (weights + (weights.sum(dim=1, keepdim=True) * 1e-9 + 1e-30) * present).cumsum(dim=1)
@@ -261,12 +263,7 @@ def _inertia(points: Tensor, labels: NDArray[np.int32], centers: Tensor) -> floa
     return sum(float((part.double() - centers[label]).square_().sum()) for part, label in parts)
 
 
-class BalancedKMeans(
-    ClassNamePrefixFeaturesOutMixin,
-    ClusterMixin,
-    TransformerMixin,
-    BaseEstimator,  # type: ignore[misc]
-):
+class BalancedKMeans(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """k-means whose clusters have equal sizes, up to one point.
 
     Parameters
@@ -276,7 +273,7 @@ class BalancedKMeans(
         Starts from so many k-means++ draws; the best result is kept.
     max_iter : int, default=100
         At most so many of Lloyd's steps.
-    tol : float, default=1e-4
+    tol : float, default=1e-5
         Stop when a step lowers the inertia by less than this share.
     random_state : int, RandomState instance or None, default=None
 
@@ -302,7 +299,7 @@ class BalancedKMeans(
         *,
         n_init: int = 1,
         max_iter: int = 100,
-        tol: float = 1e-4,
+        tol: float = 1e-5,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -323,7 +320,9 @@ class BalancedKMeans(
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_init)
         self.inertia_ = np.inf
         for seed in seeds:
-            found = balanced_kmeans(points[None], self.n_clusters, [[int(seed)]], max_iter=self.max_iter, tol=self.tol)
+            found = balanced_kmeans(
+                points[None], self.n_clusters, [[int(seed)]], starts=_STARTS, max_iter=self.max_iter, tol=self.tol
+            )
             labels, centers = found.labels[0], found.centers[0]
             inertia = _inertia(points, labels, centers)
             if inertia < self.inertia_:
