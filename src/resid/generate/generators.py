@@ -187,7 +187,14 @@ class _Generator(ABC, Generic[_S]):
             self.model_ = self._network(torch.from_numpy(ids.codes), ids.sizes, dense, longest)
 
     def recommend(
-        self, histories: Tensor, k: int = 10, *, beam: int | None = None, constrained: bool = True
+        self,
+        histories: Tensor,
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
+        beam: int | None = None,
+        constrained: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the k most probable items after each history and their log-probabilities, shape (users, k).
 
@@ -197,18 +204,43 @@ class _Generator(ABC, Generic[_S]):
             Item indices, `PADDING` on the left, shape (users, length).
         k
             How many items; -1 stands where there are fewer.
+        exclude_seen
+            Leave out the items of the history.
+        allowed
+            Which items may be recommended, shape (items,); all by default. Only their IDs are written.
         beam
-            Prefixes that are kept; by default the settings'. At least k.
+            Prefixes that are kept; by default the settings', and as many as are needed for k items. As many as items
+            scores the whole catalogue exactly.
         constrained
             Write only IDs that an item has.
         """
         self.model_.eval()
-        device = self.model_.codes.device
-        tables = PrefixTables(self.ids_, device)
-        width = max(k, beam or self.settings.beam)
-        return items_of(
-            beam_search(self.model_, histories.to(device), tables, width, constrained=constrained), tables, k
+        histories = histories.to(self.model_.codes.device)
+        tables, numbers = self._tables(allowed)
+        more = k + (histories.shape[1] if exclude_seen else 0)
+        beams = beam_search(
+            self.model_, histories, tables, max(more, beam or self.settings.beam), constrained=constrained
         )
+        items, scores = items_of(beams, tables, more)
+        items = np.where(items >= 0, numbers[items], -1)
+        if exclude_seen:
+            seen = (items[:, :, None] == histories.cpu().numpy()[:, None]).any(axis=2) & (items >= 0)
+            order = np.argsort(seen | (items < 0), axis=1, kind="stable")[:, :k]
+            items = np.take_along_axis(np.where(seen, -1, items), order, axis=1)
+            scores = np.take_along_axis(np.where(seen, -np.inf, scores), order, axis=1)
+        return items, scores
+
+    def _tables(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTables, NDArray[np.int64]]:
+        """Return the tree of the IDs that may be written, and the numbers of its items in the catalogue."""
+        device = self.model_.codes.device
+        if allowed is None:
+            return PrefixTables(self.ids_, device), np.arange(len(self.ids_))
+        numbers = np.flatnonzero(allowed)
+        if len(allowed) != len(self.ids_) or not len(numbers):
+            raise InputError(
+                f"allowed must say for each of {len(self.ids_):,} items whether it is, and allow one at least."
+            )
+        return PrefixTables(SemanticIds(self.ids_.codes[numbers], self.ids_.sizes), device), numbers
 
     def ranks(self, windows: Split, k: int = 10) -> NDArray[np.int64]:
         """Return the rank of every window's target among the k best items, counted from 0; k where it is not there."""

@@ -1,0 +1,105 @@
+"""The generators as a user meets them: they learn, they continue, and what they rank is right."""
+
+import numpy as np
+import pytest
+import torch
+
+from resid import Dataset, InputError
+from resid.data import PADDING
+from resid.evaluate import ranking_metrics, ranks_of
+from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
+from resid.quantize import GAOQ, SemanticIds
+
+SMALL = {"width": 32, "hidden": 64, "layers": 2, "heads": 2, "dropout": 0.0, "batch_size": 16, "seed": 1}
+KINDS = {
+    "onepass": lambda **more: OnePassGenerator(
+        OnePassSettings(**{**SMALL, "smoothing": 0.0, "forget": 0.0, "learning_rate": 3e-3, **more})
+    ),
+    "t5": lambda **more: T5Generator(
+        T5Settings(**{**SMALL, "head_width": 16, "warmup_steps": 10, "learning_rate": 3e-3, **more})
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Forty users who walk through twelve items in the same circle, each from another beginning."""
+    import polars as pl
+
+    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(40) for step in range(6 + user % 7)]
+    items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
+    log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    return Dataset.from_tables(log, items, ["store"])
+
+
+@pytest.fixture(scope="module")
+def vectors(data):
+    return np.random.default_rng(0).normal(size=(data.n_items, 12)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def ids(vectors):
+    return GAOQ((2, 3), random_state=0).fit(vectors).semantic_ids_
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestGenerators:
+    @pytest.mark.parametrize("read_vectors", [False, True])
+    def test_it_learns_what_comes_next(self, kind, read_vectors, data, ids, vectors):
+        model = KINDS[kind](epochs=60, read_vectors=read_vectors, patience=0).fit(data, ids, vectors)
+        metrics = ranking_metrics(model.ranks(data.test))
+        assert metrics["recall@5"] == 1
+        assert metrics["ndcg@5"] > 0.9
+        assert model.history_[model.best_epoch_ - 1]["ndcg@10"] == max(record["ndcg@10"] for record in model.history_)
+
+    def test_it_continues(self, kind, data, ids, vectors, tmp_path):
+        whole = KINDS[kind](epochs=3, patience=0).fit(data, ids, vectors, tmp_path)
+        again = KINDS[kind](epochs=3, patience=0).fit(data, ids, vectors, tmp_path)  # finished already
+        for ours, theirs in zip(whole.model_.parameters(), again.model_.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+        with pytest.raises(InputError, match="a run of another configuration, 'width' was 32 and is 16"):
+            KINDS[kind](epochs=3, patience=0, width=16, heads=1).fit(data, ids, vectors, tmp_path)
+
+    def test_recommendations(self, kind, data, ids, vectors):
+        model = KINDS[kind](epochs=1).fit(data, ids, vectors)
+        histories = torch.tensor([[PADDING, 3, 4], [5, 6, 7]])
+        items, scores = model.recommend(histories, 5)
+        assert items.shape == scores.shape == (2, 5)
+        assert (np.diff(scores, axis=1) <= 0).all()
+        everything, _ = model.recommend(histories, 12)
+        assert (np.sort(everything, axis=1) == np.arange(12)).all()
+        more, values = model.recommend(histories, 15)  # than there are
+        assert (more[:, 12:] == -1).all()
+        assert np.isneginf(values[:, 12:]).all()
+        assert np.exp(values[:, :12].astype(float)).sum(axis=1) == pytest.approx([1, 1], abs=0.5)  # of probabilities
+
+    def test_what_may_not_be_recommended(self, kind, data, ids, vectors):
+        model = KINDS[kind](epochs=1, beam=1).fit(data, ids, vectors)
+        histories = torch.tensor([[PADDING, 3, 4], [5, 6, 7]])
+        items, scores = model.recommend(histories, 12)
+        fresh, values = model.recommend(histories, 9, exclude_seen=True)
+        for row, (user, seen) in enumerate(zip(items.tolist(), ([3, 4], [5, 6, 7]), strict=True)):
+            assert fresh[row].tolist() == [item for item in user if item not in seen][:9]
+        assert (values[:, 0] <= scores[:, 0]).all()
+        allowed = np.isin(np.arange(12), [0, 2, 9])
+        some, _ = model.recommend(histories, 4, allowed=allowed)
+        for row in range(2):
+            assert some[row].tolist() == [item for item in items[row] if item in (0, 2, 9)] + [-1]
+        for bad in (np.zeros(12, dtype=bool), np.ones(3, dtype=bool)):
+            with pytest.raises(InputError, match="allowed must say for each of 12 items"):
+                model.recommend(histories, allowed=bad)
+
+    def test_ids_of_another_catalogue(self, kind, data, ids):
+        with pytest.raises(InputError, match="5 IDs and 12 items"):
+            KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.sizes))
+
+
+def test_metrics_by_hand():
+    items = np.array([[3, 1, 2], [4, 5, -1], [9, 8, 7]])
+    ranks = ranks_of(items, np.array([1, 6, 9]))
+    assert ranks.tolist() == [1, 3, 0]
+    metrics = ranking_metrics(ranks, (1, 3))
+    assert metrics["recall@1"] == pytest.approx(1 / 3)
+    assert metrics["recall@3"] == pytest.approx(2 / 3)
+    assert metrics["ndcg@1"] == pytest.approx(1 / 3)
+    assert metrics["ndcg@3"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
