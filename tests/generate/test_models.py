@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from resid import InputError
 from resid.data import PADDING, Batch, SequenceBatch
 from resid.generate.decode import PrefixTables, beam_search, items_of
 from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model, transformers_names
+from resid.generate.t5 import T5Model, from_transformers, to_transformers
 from resid.quantize import SemanticIds
 
 
@@ -41,19 +42,9 @@ class TestT5:
     @pytest.fixture(scope="class")
     @classmethod
     def pair(cls):
-        transformers = pytest.importorskip("transformers")
         ids = random_ids(50, (6, 7, 8), 0)
         model = make("t5", ids)
-        config = transformers.T5Config(
-            vocab_size=22, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2, dropout_rate=0.1,
-            feed_forward_proj="relu", tie_word_embeddings=True, pad_token_id=0, decoder_start_token_id=0,
-        )  # fmt: skip
-        theirs = transformers.T5ForConditionalGeneration(config).eval()
-        weights = {there: model.state_dict()[here] for here, there in transformers_names(model).items()}
-        missing, unexpected = theirs.load_state_dict(weights, strict=False)
-        assert not unexpected
-        assert set(missing) <= {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"}
-        theirs.tie_weights()
+        theirs = to_transformers(model)
         return ids, model, theirs
 
     def test_the_logits_are_those_of_transformers(self, pair):
@@ -70,6 +61,18 @@ class TestT5:
             )
         assert ours.shape == (5, 3, 22)
         assert torch.allclose(ours, answer.logits, atol=1e-5)
+
+    def test_there_and_back(self, pair):
+        ids, model, theirs = pair
+        other = make("t5", ids, seed=9)
+        assert not torch.equal(other.table.weight, model.table.weight)
+        from_transformers(other, theirs)
+        for name, weight in model.state_dict().items():
+            assert torch.equal(other.state_dict()[name], weight)
+        with pytest.raises(InputError, match=r"'shared\.weight' of the other model is missing or of another shape"):
+            from_transformers(make("t5", random_ids(50, (6, 7, 9), 0)), theirs)
+        with pytest.raises(InputError, match="read_vectors off"):
+            to_transformers(make("t5", ids, vectors=torch.zeros(50, 3)))
 
     def test_the_loss(self, pair):
         ids, model, theirs = pair

@@ -20,7 +20,7 @@ from resid.errors import InputError
 from resid.evaluate import ranking_metrics, ranks_of
 from resid.generate.decode import PrefixTables, beam_search, items_of
 from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model
+from resid.generate.t5 import T5Model, from_transformers, to_transformers
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.train import TrainSettings, train
@@ -299,6 +299,7 @@ class T5Generator(_Generator[T5Settings]):
     """
 
     name = "t5"
+    model_: T5Model
 
     def _defaults(self) -> T5Settings:
         return T5Settings()
@@ -316,6 +317,15 @@ class T5Generator(_Generator[T5Settings]):
             dropout=s.dropout,
             vectors=vectors,
         )
+
+    def to_transformers(self) -> Any:
+        """Return `transformers`' `T5ForConditionalGeneration` with the same weights."""
+        return to_transformers(self.model_)
+
+    def from_transformers(self, model: Any) -> Self:
+        """Take the weights of a `T5ForConditionalGeneration` of the same shape."""
+        from_transformers(self.model_, model)
+        return self
 
     def _batches(self, data: Dataset) -> Batches:
         return Batches(data.train, self.settings.batch_size_for(len(data.train)), seed=self.settings.seed)

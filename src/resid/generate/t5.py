@@ -5,16 +5,18 @@ relative positions in buckets shared by the layers of a stack, and output scores
 0 is padding and the beginning, then the codes of the levels, one level after the other.
 """
 
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, Batch
+from resid.errors import InputError
 from resid.nn import Dropout
 
 _BUCKETS, _FARTHEST = 32, 128  # relative positions: so many buckets, the last for all that are farther
@@ -344,3 +346,54 @@ def transformers_names(model: T5Model) -> dict[str, str]:
                 if stack == "decoder" or not ours.startswith("cross"):
                     names[f"{stack}.{number}.{ours}"] = f"{stack}.block.{number}.{theirs.format(last=last)}"
     return names
+
+
+def to_transformers(model: T5Model) -> Any:
+    """Return `transformers`' `T5ForConditionalGeneration` with the same weights.
+
+    Raises
+    ------
+    InputError
+        If the model reads item vectors, for which T5 has no place.
+    """
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise InputError("transformers is not installed; run: pip install transformers") from error
+    if model.vectors is not None:
+        raise InputError("T5 of transformers reads tokens alone; export a generator with read_vectors off.")
+    first = cast(Block, model.encoder[0])
+    width, inner = model.table.weight.shape[1], first.attend.query.weight.shape[0]
+    config = transformers.T5Config(
+        vocab_size=len(model.table.weight),
+        d_model=width,
+        d_kv=inner // first.attend.heads,
+        d_ff=first.feed.widen.weight.shape[0],
+        num_layers=len(model.encoder),
+        num_decoder_layers=len(model.decoder),
+        num_heads=first.attend.heads,
+        relative_attention_num_buckets=_BUCKETS,
+        relative_attention_max_distance=_FARTHEST,
+        dropout_rate=first.attend.dropout,
+        feed_forward_proj="relu",
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+        eos_token_id=None,
+    )
+    theirs = transformers.T5ForConditionalGeneration(config).eval()
+    weights = {there: model.state_dict()[here] for here, there in transformers_names(model).items()}
+    theirs.load_state_dict(weights, strict=False)  # the input tables and the output are the shared table
+    theirs.tie_weights()
+    return theirs
+
+
+def from_transformers(model: T5Model, theirs: Any) -> None:
+    """Give a model the weights of a `T5ForConditionalGeneration` of the same shape."""
+    weights = theirs.state_dict()
+    for here, there in transformers_names(model).items():
+        if there not in weights or weights[there].shape != model.state_dict()[here].shape:
+            raise InputError(
+                f"the weight '{there}' of the other model is missing or of another shape; is it of the same size?"
+            )
+    model.load_state_dict({here: weights[there] for here, there in transformers_names(model).items()})

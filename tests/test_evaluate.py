@@ -1,0 +1,63 @@
+"""Metrics against ranx, intervals against a plain bootstrap, and the parts of users."""
+
+import numpy as np
+import pytest
+
+from resid import Dataset
+from resid.evaluate import gains, intervals, ranking_metrics, ranks_of, slices, training_counts
+
+
+def test_metrics_by_hand():
+    items = np.array([[3, 1, 2], [4, 5, -1], [9, 8, 7]])
+    ranks = ranks_of(items, np.array([1, 6, 9]))
+    assert ranks.tolist() == [1, 3, 0]
+    metrics = ranking_metrics(ranks, (1, 3))
+    assert metrics["recall@1"] == pytest.approx(1 / 3)
+    assert metrics["recall@3"] == pytest.approx(2 / 3)
+    assert metrics["ndcg@1"] == pytest.approx(1 / 3)
+    assert metrics["ndcg@3"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
+
+
+def test_metrics_are_those_of_ranx():
+    ranx = pytest.importorskip("ranx")
+    random = np.random.default_rng(0)
+    items = np.stack([random.permutation(40)[:12] for _ in range(60)])
+    targets = random.integers(0, 40, size=60)
+    wanted = ranx.Qrels({f"u{user}": {f"i{target}": 1} for user, target in enumerate(targets)})
+    run = ranx.Run(
+        {f"u{u}": {f"i{item}": 100.0 - place for place, item in enumerate(row)} for u, row in enumerate(items)}
+    )
+    theirs = ranx.evaluate(wanted, run, ["recall@5", "recall@10", "ndcg@5", "ndcg@10"])
+    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(theirs)
+
+
+def test_intervals():
+    ranks = np.random.default_rng(1).integers(0, 30, size=400)
+    found = intervals(ranks, (10,))
+    values = gains(ranks, (10,))
+    random = np.random.default_rng(2)
+    for name, (low, high) in found.items():
+        means = [random.choice(values[name], 400).mean() for _ in range(1_000)]
+        assert (low, high) == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.01)
+        assert low < values[name].mean() < high
+    assert intervals(ranks) == intervals(ranks)
+
+
+def test_slices(shop):
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+    counts = np.zeros(data.n_items, dtype=int)
+    for user in range(data.n_users):
+        for item in data.sequence[data.offsets[user] : data.offsets[user + 1] - 2]:
+            counts[item] += 1
+    assert np.array_equal(training_counts(data), counts)
+    parts = slices(data, data.test)
+    by_history = [part for name, part in parts.items() if name.startswith("history")]
+    by_target = [part for name, part in parts.items() if name.startswith("target")]
+    for group in (by_history, by_target):
+        assert (np.sum(group, axis=0) == 1).all()  # each user in one of them
+    assert (data.test.end - data.test.begin)[parts["history 6–10"]].tolist() == [
+        length for length in data.test.end - data.test.begin if 6 <= length <= 10
+    ]
+    assert (
+        counts[data.test.targets[parts["target rare"]]].max() < counts[data.test.targets[parts["target popular"]]].min()
+    )
