@@ -25,6 +25,7 @@ format: .venv/dev
 bench: .venv/dev
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/famae.py
+	$(BIN)/python benchmarks/quantize.py
 
 clean:
 	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

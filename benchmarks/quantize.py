@@ -11,7 +11,8 @@ Writes benchmarks/quantize.json; parts that are not asked for keep their last fi
 2. gaoq: all of GAOQ's time over that of its distance products alone, the same shapes as plain float32 products on the same
    cores, at the sizes of four of the paper's data sets; each in a process of its own, whose peak memory is read.
 3. rqvae: RQ-VAE until its collisions stop falling or for 300 passes, and GAOQ, on the same vectors.
-4. cosine: mean cosine of the second level's steps, aligned and with local numbers on the same tree.
+4. cosine: mean cosine of the second level's steps, aligned and with local numbers on the same tree; embeddings also with
+   64 nodes on the first level, since pairs under one parent are a floor for both that falls with their number.
 5. cost: the operations that `resid.cost` computes for a stage beside those that were counted.
 """
 
@@ -194,7 +195,13 @@ def cosines(name: str, vectors: np.ndarray, branching: Any) -> dict[str, Any]:
     for kind, quantizer in (("gaoq", GAOQ), ("local", HierarchicalKMeans)):
         level = quality(quantizer(branching, random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
         found |= {f"{kind}_{key}": level[key] for key in ("cosine", "cosine_between", "step_explained_code")}
-    return {"vectors": name, "items": len(vectors), **found, "ratio": found["gaoq_cosine"] / found["local_cosine"]}
+    return {
+        "vectors": name,
+        "items": len(vectors),
+        "branching": branching,
+        **found,
+        "ratio": found["gaoq_cosine"] / found["local_cosine"],
+    }
 
 
 def costs() -> dict[str, Any]:
@@ -256,7 +263,10 @@ def main() -> None:
             figures[part] += [against_rqvae(name, vectors, "auto") for name, vectors in given]
         elif part == "cosine":
             figures[part] = [cosines("shared directions", shared_directions(23_742), (32, 40))]
-            figures[part] += [cosines(name, vectors, "auto") for name, vectors in given]
+            for name, vectors in given:
+                figures[part] += [
+                    cosines(name, vectors, branching) for branching in ("auto", (64, len(vectors) // 800))
+                ]
         elif part == "cost":
             figures[part] = costs()
         else:

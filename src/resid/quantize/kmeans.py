@@ -106,10 +106,10 @@ def _begin(
     if len(large):
         sample, sizes = _sample(points, counts, large, _SAMPLE * k, random)
         where = torch.from_numpy(large).to(points.device)
-        best = np.full(len(large), np.inf)
+        best, nothing = np.full(len(large), np.inf), np.zeros((len(large), k))
         for attempt in range(starts):
             first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, large, k, random)
-            begun = _lloyd(sample, sizes, first, prices[large] * 0, 20, 1e-3)
+            begun = _lloyd(sample, sizes, first, nothing, 20, 1e-3)
             better = begun.inertia < best
             best[better] = begun.inertia[better]
             centers[where[better]], prices[large[better]] = begun.centers[better], begun.prices[better]

@@ -53,7 +53,7 @@ class TreeQuantizer(Quantizer):
         codes, self.level_sizes_ = self._number(vectors, levels, leaves, seed)
         self.codes_ = np.stack(codes, axis=1).astype(np.int32)
         self.product_flops_ = tuple(level.products for level in levels)
-        self.n_iter_ = max(1, *(level.steps for level in levels), 1)
+        self.n_iter_ = max([1, *(level.steps for level in levels)])
         self._tree = [(level.centers.cpu(), level.counts) for level in levels]
         self._leaves, self._known = leaves, KnownRows(vectors)
         return self
