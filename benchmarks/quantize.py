@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resid.cost import famae_flops, gaoq_flops
+from resid.cost import famae_flops, gaoq_flops, t5_flops
 from resid.quantize import GAOQ, RQVAE, BalancedKMeans, HierarchicalKMeans, quality
 
 HERE = Path(__file__).parent
@@ -205,7 +205,7 @@ def cosines(name: str, vectors: np.ndarray, branching: Any) -> dict[str, Any]:
 
 
 def costs() -> dict[str, Any]:
-    """FAMAE's operations for a window of the longest history: on paper and as PyTorch counts them."""
+    """Operations of FAMAE and of the T5 generator for a window of the longest history: on paper and as PyTorch counts."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -213,6 +213,7 @@ def costs() -> dict[str, Any]:
     from resid.data import Batches, synthetic_shop
     from resid.encode import FamaeSettings
     from resid.encode.encoder import build_model
+    from resid.generate.t5 import T5Model
 
     made = synthetic_shop(200, 300, 9_000, seed=0)
     data = Dataset.from_tables(made.interaction_table, made.item_table, ["store", "categories"], k_core=1)
@@ -222,8 +223,14 @@ def costs() -> dict[str, Any]:
     histories, targets = model.windows(batch)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         model.hidden(histories, targets, torch.ones_like(targets, dtype=torch.bool))
-    fields = model.n_fields
+    fields, sizes = model.n_fields, (32, 40, 19)
+    codes = torch.from_numpy(np.random.default_rng(0).integers(0, sizes, size=(data.n_items, 3)))
+    generator = T5Model(codes, sizes).eval()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as t5_counter, torch.no_grad():
+        generator(batch, torch.Generator())
     return {
+        "t5_window_counted": t5_counter.get_total_flops() / len(windows),
+        "t5_window_on_paper": t5_flops(3 * 31, 3, vocabulary=1 + sum(sizes)),
         "famae_window_counted": counter.get_total_flops() / len(windows),
         "famae_window_on_paper": famae_flops(32, fields) - 32 * fields * 128,  # the sums of fields are no products
         "famae_window_on_paper_all_positions": famae_flops(32, fields, last_only=False),

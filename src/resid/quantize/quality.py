@@ -148,11 +148,13 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
     for level, size in enumerate(ids.sizes):
         parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
         counts, of_code = np.bincount(nodes), np.bincount(codes, minlength=size)
-        means = _group_sums(nodes, vectors, len(counts)) / counts[:, None] - center
-        steps = means - above[ids.parent_of(level + 1)]
-        left = 1 - _between(counts[:, None] * means, counts) / total
-        by_code = (_group_sums(ids.node_codes(level + 1), counts[:, None] * of, size) for of in (means, steps))
-        code_explains, step_explains = (_between(sums, of_code) / total for sums in by_code)
+        alone = len(counts) == items  # every item is a node of its own, whose mean is its vector
+        means = above if alone else _group_sums(nodes, vectors, len(counts)) / counts[:, None] - center
+        left = 0.0 if alone else 1 - _between(counts[:, None] * means, counts) / total
+        by_code = _group_sums(codes, vectors, size) - of_code[:, None] * center
+        under = scipy.sparse.csr_matrix((np.ones(items), (codes, parents)), shape=(size, len(above)))
+        code_explains = _between(by_code, of_code) / total
+        step_explains = _between(by_code - under @ above, of_code) / total if above_left > _NOTHING else 0.0
         # Sums of squares with their degrees of freedom: one is lost with every mean that was taken.
         given_all = (left, items - len(counts))
         given_code = (1 - code_explains, items - int(np.count_nonzero(of_code)))
@@ -168,7 +170,8 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
             "step_ambiguity": _bits(step_given_code, given_all),
         }
         if level:
-            values |= _cosines(vectors, above + center, parents, codes, size)
+            told_apart = above_left <= _NOTHING  # by their prefixes: there are no steps
+            values |= {} if told_apart else _cosines(ids, level, vectors, above + center)
         found.append(values)
         above, above_left = means, left
     return found
@@ -182,9 +185,9 @@ def _group_sums(groups: NDArray[Any], vectors: NDArray[Any], count: int) -> NDAr
     """Return the sums of the vectors of every group, shape (groups, d)."""
     sums = np.zeros((count, vectors.shape[1]))
     for first in range(0, len(vectors), _ROWS):
-        part = groups[first : first + _ROWS]
-        member = scipy.sparse.csr_matrix((np.ones(len(part)), (part, np.arange(len(part)))), shape=(count, len(part)))
-        sums += member @ vectors[first : first + _ROWS]
+        found, own = np.unique(groups[first : first + _ROWS], return_inverse=True)
+        member = scipy.sparse.csr_matrix((np.ones(len(own)), (own.ravel(), np.arange(len(own)))))
+        sums[found] += member @ vectors[first : first + _ROWS]
     return sums
 
 
@@ -204,32 +207,35 @@ def _bits(given_code: tuple[float, int], given_all: tuple[float, int]) -> float 
 
 
 def _cosines(
-    vectors: NDArray[Any], means: NDArray[np.float64], parents: NDArray[np.int64], codes: NDArray[np.int32], size: int
+    ids: SemanticIds, level: int, vectors: NDArray[Any], means: NDArray[np.float64]
 ) -> dict[str, float | None]:
-    """Return the mean cosine of the steps of two items with the same code: of all pairs, and between parents."""
-    groups = np.unique(parents * size + codes, return_inverse=True)[1].ravel()
-    units = np.zeros((int(groups.max()) + 1, vectors.shape[1]))
-    own, none = (
-        0.0,
-        1e-6 * float(np.abs(vectors).max()) + 1e-300,
-    )  # shorter steps are rounding, of an item that is alone
+    """Return the mean cosine of the steps of two items with the same code: of all pairs, and between parents.
+
+    The sum of the cosines of all pairs of a group is the square of the sum of their directions.
+    """
+    parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
+    of_node, of_code = np.bincount(nodes), np.bincount(codes, minlength=ids.sizes[level])
+    alone = len(of_node) == len(vectors)
+    code_sums = np.zeros((len(of_code), vectors.shape[1]))
+    node_sums = np.zeros((0 if alone else len(of_node), vectors.shape[1]))
+    own = 0.0  # the pairs of an item with itself
+    none = 1e-6 * float(np.abs(vectors).max()) + 1e-300  # shorter steps are rounding, of an item without siblings
     for first in range(0, len(vectors), _ROWS):
         part = slice(first, first + _ROWS)
         steps = vectors[part] - means[parents[part]]
         lengths = np.linalg.norm(steps, axis=1, keepdims=True)
         steps = np.where(lengths > none, steps / np.maximum(lengths, none), 0)
         own += float((lengths > none).sum())
-        found, inverse = np.unique(groups[part], return_inverse=True)
-        units[found] += _group_sums(inverse.ravel(), steps, len(found))
-    code_of_group = np.zeros(len(units), dtype=np.int32)
-    code_of_group[groups] = codes
-    of_code = _group_sums(code_of_group, units, size)
-    within_counts, counts = np.bincount(groups), np.bincount(codes, minlength=size)
-    same, within = float(np.square(of_code).sum()), float(np.square(units).sum())
-    pairs = float((counts.astype(float) ** 2).sum() - len(vectors))
-    between = float((counts.astype(float) ** 2).sum() - (within_counts.astype(float) ** 2).sum())
+        code_sums += _group_sums(codes[part], steps, len(of_code))
+        if not alone:
+            found, inverse = np.unique(nodes[part], return_inverse=True)
+            node_sums[found] += _group_sums(inverse.ravel(), steps, len(found))
+    same = float(np.square(code_sums).sum())
+    within = own if alone else float(np.square(node_sums).sum())
+    pairs = float((of_code.astype(float) ** 2).sum())
+    between = pairs - float((of_node.astype(float) ** 2).sum())
     return {
-        "cosine": (same - own) / pairs if pairs else None,
+        "cosine": (same - own) / (pairs - len(vectors)) if pairs > len(vectors) else None,
         "cosine_between": (same - within) / between if between else None,
     }
 
