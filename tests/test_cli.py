@@ -208,6 +208,19 @@ class TestBadInput:
         self.refused(
             capsys, "made of other embeddings", "inspect", ids, "--embeddings", tmp_path / "run2"
         )  # the run's folder
+        tiny = ("--set", "width=16", "--set", "hidden=16", "--set", "layers=1", "--set", "epochs=1")
+        for model, options in (("onepass", ("--embeddings", run)), ("t5", ())):
+            command = ("generate", prepared, ids, "--out", tmp_path / model, "--model", model, *options, *tiny)
+            assert main([*map(str, command), "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["reads"] == ("codes and vectors" if model == "onepass" else "codes")
+            low, high = found["test"]["intervals"]["recall@10"]
+            assert low <= found["test"]["recall@10"] <= high
+            assert main([*map(str, command)]) == 0  # finished already
+            assert "Whole catalogue, seen items kept" in capsys.readouterr().out
+            self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.2")
+        self.refused(capsys, "there is no setting 'wide'", *command, "--set", "wide=3")
+        self.refused(capsys, "IDs of other items", "generate", other, ids, "--out", tmp_path / "x")
         altered = np.load(vectors / "vectors.npy")
         np.save(vectors / "vectors.npy", altered[::-1])
         self.refused(capsys, "not what its checksum says", *arguments)

@@ -14,7 +14,7 @@ from cyclopts import CycloptsError, MissingArgumentError
 from rich.text import Text
 
 from resid import InputError
-from resid.cli import demo, download, encode, info, prepare, quantize  # noqa: F401 - each adds its command to the application
+from resid.cli import demo, download, encode, generate, info, prepare, quantize  # noqa: F401 - each adds its command to the application
 from resid.cli.app import app, errors
 from resid.errors import TrainingError
 

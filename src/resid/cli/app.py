@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from resid import __version__
+from resid import InputError, __version__
 
 app = App(
     name="resid",
@@ -30,3 +30,11 @@ def names(value: str) -> tuple[str, ...]:
 def print_json(value: dict[str, Any]) -> None:
     """Write a result for programs, on a line of its own."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def read_changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
+    """Read the name=value pairs of --set."""
+    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
+        raise InputError(f"--set: '{bad[0]}' is not of the form name=value, for example learning_rate=3e-4.")
+    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.app import AsJson, app, errors, names, output, print_json, read_changes
 from resid.cli.show import epochs_table, quality_table
 from resid.data.dataset import MANIFEST as DATASET_MANIFEST
 from resid.data.folder import refuse_foreign_folder
@@ -66,7 +66,7 @@ def encode(
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: this is a file; name a folder.")
     refuse_foreign_folder(out / "embeddings", EMBEDDINGS_MANIFEST)
-    changes = _changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
+    changes = read_changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
     settings = (FamaeSettings.paper() if recipe == "paper" else FamaeSettings()).changed(**changes)
     fabric = open_fabric(accelerator, devices, precision)
     first = fabric.global_rank == 0
@@ -92,11 +92,3 @@ def encode(
     output.print(
         f"Wrote {escape(str(out))}: the encoder, and its embeddings in embeddings/", highlight=False, soft_wrap=True
     )
-
-
-def _changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
-    """Read name=value."""
-    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
-        raise InputError(f"--set: '{bad[0]}' is not of the form name=value, for example learning_rate=3e-4.")
-    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
-    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}

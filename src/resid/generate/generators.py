@@ -1,5 +1,6 @@
 """The generators as a user meets them: fit one to a Dataset and its semantic IDs, ask it for items."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -167,7 +168,12 @@ class _Generator(ABC, Generic[_S]):
             folder,
             evaluate=lambda: ranking_metrics(self.ranks(watched), (5, 10)),
             monitor=_MONITOR,
-            configuration={"model": self.name, "sizes": list(ids.sizes)},
+            configuration={
+                "model": self.name,
+                "sizes": list(ids.sizes),
+                "ids": _digest(ids.codes),
+                "vectors": None if self.model_.vectors is None else _digest(self.model_.vectors.cpu().numpy()),
+            },
             fabric=fabric,
             trackers=trackers,
             progress=progress,
@@ -251,6 +257,10 @@ class _Generator(ABC, Generic[_S]):
             ranks[batch.index] = ranks_of(items, batch.targets)
         self.model_.train(training)
         return ranks
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
 
 
 class OnePassGenerator(_Generator[OnePassSettings]):

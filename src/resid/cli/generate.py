@@ -1,0 +1,79 @@
+"""`resid generate`: the G-stage alone, from semantic IDs to a generator that recommends, and how good it is."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from resid import Dataset, InputError
+from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
+from resid.progress import ConsoleProgress
+
+
+@app.command
+def generate(
+    data: Path,
+    ids: Path,
+    *,
+    out: Path,
+    embeddings: Path | None = None,
+    model: Literal["onepass", "t5"] = "onepass",
+    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    as_json: AsJson = False,
+) -> None:
+    """Train a generator on a Dataset and its semantic IDs, and measure it; a second call continues an interrupted first.
+
+    Parameters
+    ----------
+    data
+        The Dataset's folder.
+    ids
+        The file of the IDs, as `resid quantize` writes it.
+    out
+        The run's folder: checkpoints and metrics of every epoch.
+    embeddings
+        The folder with the item embeddings, which the generator then reads beside the codes.
+    model
+        The one-pass generator, or the paper's T5.
+    change
+        Any setting of OnePassSettings or T5Settings, as name=value: --set epochs=20 --set dropout=0.3.
+    as_json
+        Print the result as JSON.
+    """
+    from resid.encode import ItemEmbeddings  # torch takes a second to import, which other commands need not wait
+    from resid.evaluate import intervals, ranking_metrics
+    from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
+    from resid.quantize import SemanticIds
+
+    dataset, known = Dataset.load(data), SemanticIds.load(ids)
+    if known.item_ids.cast(str).to_list() != [str(item) for item in dataset.item_ids]:
+        raise InputError(f"{ids}: these are IDs of other items than those of {data}, or in another order.")
+    vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
+    if vectors and vectors.fingerprint != dataset.fingerprint:
+        raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
+    changes = read_changes(change)
+    generator: Any = (
+        OnePassGenerator(OnePassSettings().changed(**changes))
+        if model == "onepass"
+        else T5Generator(T5Settings().changed(**changes))
+    )
+    generator.fit(dataset, known, vectors.vectors if vectors else None, out, progress=ConsoleProgress(errors))
+    found = {}
+    for name in ("validation", "test"):
+        ranks = generator.ranks(getattr(dataset, name))
+        found[name] = ranking_metrics(ranks) | {"intervals": intervals(ranks)}
+    if as_json:
+        facts = {
+            "folder": str(out),
+            "model": model,
+            "epochs": len(generator.history_),
+            "best_epoch": generator.best_epoch_,
+        }
+        reads = "codes and vectors" if vectors and generator.settings.read_vectors else "codes"
+        print_json(facts | {"reads": reads, "ids": known.facts, "settings": generator.settings.plain(), **found})
+        return
+    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Whole catalogue, seen items kept", title_justify="left")
+    for name, values in found.items():
+        table.add_row(name, *(f"{values[metric]:.4f}" for metric in ("recall@5", "ndcg@5", "recall@10", "ndcg@10")))
+    output.print(table)
