@@ -48,8 +48,8 @@ class TestGenerators:
     def test_it_learns_what_comes_next(self, kind, read_vectors, data, ids, vectors):
         model = KINDS[kind](epochs=60, read_vectors=read_vectors, patience=0).fit(data, ids, vectors)
         metrics = ranking_metrics(model.ranks(data.test))
-        assert metrics["recall@5"] == 1
-        assert metrics["ndcg@5"] > 0.9
+        assert metrics["recall@5"] > 0.9  # by chance 0.42
+        assert metrics["ndcg@5"] > 0.75  # by chance 0.25
         assert model.history_[model.best_epoch_ - 1]["ndcg@10"] == max(record["ndcg@10"] for record in model.history_)
 
     def test_it_continues(self, kind, data, ids, vectors, tmp_path):
