@@ -23,10 +23,10 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def data():
-    """Forty users who walk through twelve items in the same circle, each from another beginning."""
+    """Users who walk through twelve items in the same circle, each from another beginning."""
     import polars as pl
 
-    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(40) for step in range(6 + user % 7)]
+    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(120) for step in range(6 + user % 7)]
     items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
     log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
     return Dataset.from_tables(log, items, ["store"])
@@ -46,10 +46,11 @@ def ids(vectors):
 class TestGenerators:
     @pytest.mark.parametrize("read_vectors", [False, True])
     def test_it_learns_what_comes_next(self, kind, read_vectors, data, ids, vectors):
-        model = KINDS[kind](epochs=60, read_vectors=read_vectors, patience=0).fit(data, ids, vectors)
-        metrics = ranking_metrics(model.ranks(data.test))
-        assert metrics["recall@5"] > 0.9  # by chance 0.42
-        assert metrics["ndcg@5"] > 0.75  # by chance 0.25
+        model = KINDS[kind](epochs=30, read_vectors=read_vectors, patience=0).fit(data, ids, vectors)
+        trained = data.test.end - data.test.begin <= 8  # no training history is longer
+        metrics = ranking_metrics(model.ranks(data.test)[trained])
+        assert metrics["recall@5"] == 1
+        assert metrics["ndcg@5"] > 0.95
         assert model.history_[model.best_epoch_ - 1]["ndcg@10"] == max(record["ndcg@10"] for record in model.history_)
 
     def test_it_continues(self, kind, data, ids, vectors, tmp_path):
