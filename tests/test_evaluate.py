@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from resid import Dataset
-from resid.evaluate import gains, intervals, ranking_metrics, ranks_of, slices, training_counts
+from resid.evaluate import gains, intervals, ranking_metrics, ranks_of, slices
 
 
 def test_metrics_by_hand():
@@ -51,7 +51,7 @@ def test_slices(shop):
     for user in range(data.n_users):
         for item in data.sequence[data.offsets[user] : data.offsets[user + 1] - 2]:
             counts[item] += 1
-    assert np.array_equal(training_counts(data), counts)
+    assert np.array_equal(data.training_counts, counts)
     parts = slices(data, data.test)
     by_history = [part for name, part in parts.items() if name.startswith("history")]
     by_target = [part for name, part in parts.items() if name.startswith("target")]

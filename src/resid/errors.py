@@ -1,8 +1,9 @@
 """The errors that a user can cause and mend: bad input, in one sentence that says what to do."""
 
 import contextlib
+import difflib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -26,6 +27,12 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: the disk is full; free some space or choose another folder, and run it again."
         ) from error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the known name that is spelled most like `name`, or nothing if none is."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean '{found[0]}'?)" if found else ""
 
 
 def first_line(error: Exception) -> str:

@@ -1,12 +1,18 @@
 """How good recommendations are: Recall and NDCG on the whole catalogue, with intervals, and for parts of the users."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
+from resid.progress import Progress
+
+if TYPE_CHECKING:
+    from resid.recommender import Recommender
 
 _EDGES = (5, 10, 20)  # history lengths at which slices end
 _DRAWS = 1_000  # samples of the bootstrap
@@ -70,7 +76,7 @@ def slices(data: Dataset, windows: Split) -> dict[str, NDArray[np.bool_]]:
     for low, high in zip((0, *_EDGES), (*_EDGES, np.inf), strict=True):
         name = f"history {low + 1}–{high:.0f}" if np.isfinite(high) else f"history over {low}"
         parts[name] = (lengths > low) & (lengths <= high)
-    counts = training_counts(data)
+    counts = data.training_counts
     often = counts[windows.targets]
     ordered = np.sort(counts)
     # The count up to which items have half of all interactions.
@@ -81,9 +87,86 @@ def slices(data: Dataset, windows: Split) -> dict[str, NDArray[np.bool_]]:
     return parts
 
 
-def training_counts(data: Dataset) -> NDArray[np.int64]:
-    """Return how often each item stands in the training part of the histories, shape (items,)."""
-    training = np.ones(len(data.sequence), dtype=bool)
-    stops = np.asarray(data.offsets[1:])
-    training[stops - 1] = training[stops - 2] = False
-    return np.bincount(data.sequence[training], minlength=data.n_items)
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How well a recommender finds the targets of a split.
+
+    Attributes
+    ----------
+    data : Dataset
+    split : str
+    k : int
+        Ranks below it are told apart.
+    kept, dropped : ndarray of int64, shape (users,)
+        Rank of the target, counted from 0, among recommendations that may repeat the history and among those that may not;
+        k where it is not found.
+    """
+
+    data: Dataset
+    split: str
+    k: int
+    kept: NDArray[np.int64]
+    dropped: NDArray[np.int64]
+
+    @property
+    def windows(self) -> Split:
+        """The windows of the split."""
+        return self.data.windows(self.split)
+
+    def figures(self, cutoffs: tuple[int, ...] = (5, 10)) -> dict[str, Any]:
+        """Return the metrics at every cutoff, their intervals, and the metrics of parts of the users, ready for JSON."""
+        parts = slices(self.data, self.windows)
+        return {
+            "split": self.split,
+            "users": len(self.kept),
+            "seen_kept": ranking_metrics(self.kept, cutoffs) | {"intervals": intervals(self.kept, cutoffs)},
+            "seen_dropped": ranking_metrics(self.dropped, cutoffs) | {"intervals": intervals(self.dropped, cutoffs)},
+            "slices": {
+                name: {"users": int(part.sum()), **ranking_metrics(self.kept[part], cutoffs)}
+                for name, part in parts.items()
+                if part.any()
+            },
+        }
+
+    def table(self) -> pl.DataFrame:
+        """Return a row per user: user, target, and the ranks from 1, null where the target is not found."""
+        windows = self.windows
+        ranks = {"rank": self.kept, "rank_seen_dropped": self.dropped}
+        return pl.DataFrame(
+            {
+                "user": self.data.user_ids.gather(windows.users.astype(np.int64)),
+                "target": self.data.item_ids.gather(windows.targets.astype(np.int64)),
+                **{name: pl.Series(np.where(r < self.k, r + 1, 0)).replace(0, None) for name, r in ranks.items()},
+            }
+        )
+
+
+def evaluate(
+    model: "Recommender",
+    data: Dataset,
+    split: str = "test",
+    k: int = 10,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Rank the whole catalogue for every user of a split.
+
+    Parameters
+    ----------
+    model
+        Fitted to this Dataset.
+    data
+        The Dataset.
+    split
+        ``"test"`` or ``"validation"``.
+    k
+        The largest cutoff that will be asked for.
+    progress
+        Counts the users.
+    options
+        Go to the model's `top`: ``exact=True`` scores the whole catalogue instead of searching it.
+    """
+    model.require_data(data)
+    kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)
+    return Evaluation(data, split, k, kept, dropped)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from resid.errors import InputError
+from resid.errors import InputError, nearest
 
 
 class Settings:
@@ -19,7 +19,8 @@ class Settings:
         """Build the settings, or say in one sentence which value cannot be used; text is read as what is wanted."""
         names = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in values if name not in names]:
-            raise InputError(f"there is no setting '{unknown[0]}'; there are {', '.join(names)}.")
+            hint = nearest(unknown[0], names)
+            raise InputError(f"there is no setting '{unknown[0]}'{hint}; there are {', '.join(names)}.")
         try:
             return cls(**values)
         except ValidationError as error:

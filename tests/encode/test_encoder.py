@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from resid import Dataset, InputError
+from resid import Dataset, InputError, Recipe
 from resid.data import synthetic_shop
 from resid.encode import FAMAE, FamaeSettings, ItemEmbeddings
 from resid.encode.encoder import build_model
@@ -289,5 +289,5 @@ def test_a_field_with_one_value_is_reported(log, items, caplog):
 def test_batch_size_follows_the_data():
     sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 2048, 6_000_000: 2048}
     assert {n: FamaeSettings().batch_size_for(n) for n in sizes} == sizes
-    paper = FamaeSettings.paper()
+    paper = Recipe.read("resid-paper").part("encoder").settings
     assert (paper.batch_size_for(10), paper.negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)

@@ -14,7 +14,18 @@ from cyclopts import CycloptsError, MissingArgumentError
 from rich.text import Text
 
 from resid import InputError
-from resid.cli import demo, download, encode, generate, info, prepare, quantize  # noqa: F401 - each adds its command to the application
+from resid.cli import (  # noqa: F401 - each adds its command to the application
+    demo,
+    download,
+    encode,
+    evaluate,
+    fit,
+    generate,
+    info,
+    prepare,
+    quantize,
+    recommend,
+)
 from resid.cli.app import app, errors
 from resid.errors import TrainingError
 

@@ -1,12 +1,12 @@
 """`resid encode`: the E-stage alone, from a Dataset to item embeddings."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.markup import escape
 
-from resid import Dataset, InputError
+from resid import Dataset, InputError, Recipe
 from resid.cli.app import AsJson, app, errors, names, output, print_json, read_changes
 from resid.cli.show import epochs_table, quality_table
 from resid.data.dataset import MANIFEST as DATASET_MANIFEST
@@ -19,7 +19,7 @@ def encode(
     data: Path,
     *,
     out: Path,
-    recipe: Literal["default", "paper"] = "default",
+    recipe: str = "resid",
     epochs: str | None = None,
     seed: str | None = None,
     change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
@@ -38,7 +38,7 @@ def encode(
     out
         The run's folder: checkpoints, metrics of every epoch, the encoder and its embeddings.
     recipe
-        The library's settings, or the paper's.
+        The recipe whose encoder is trained, by name or as a file; resid-paper has the paper's settings.
     epochs
         At most so many epochs; also the horizon of the learning rate.
     seed
@@ -56,7 +56,7 @@ def encode(
     as_json
         Print the result as JSON.
     """
-    from resid.encode import FAMAE, FamaeSettings  # torch takes a second to import, which other commands need not wait
+    from resid.encode import FAMAE  # torch takes a second to import, which other commands need not wait
     from resid.encode.embeddings import MANIFEST as EMBEDDINGS_MANIFEST
     from resid.train import open_fabric
 
@@ -67,7 +67,7 @@ def encode(
         raise InputError(f"{out}: this is a file; name a folder.")
     refuse_foreign_folder(out / "embeddings", EMBEDDINGS_MANIFEST)
     changes = read_changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
-    settings = (FamaeSettings.paper() if recipe == "paper" else FamaeSettings()).changed(**changes)
+    settings: Any = Recipe.read(recipe).part("encoder").settings.changed(**changes)
     fabric = open_fabric(accelerator, devices, precision)
     first = fabric.global_rank == 0
     encoder = FAMAE(settings).fit(

@@ -61,7 +61,7 @@ def generate(
     generator.fit(dataset, known, vectors.vectors if vectors else None, out, progress=ConsoleProgress(errors))
     found = {}
     for name in ("validation", "test"):
-        ranks = generator.ranks(getattr(dataset, name))
+        ranks, _ = generator.ranks(getattr(dataset, name))
         found[name] = ranking_metrics(ranks) | {"intervals": intervals(ranks)}
     if as_json:
         facts = {

@@ -11,7 +11,6 @@ from rich.markup import escape
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import ids_table
-from resid.errors import first_line
 from resid.progress import ConsoleProgress
 
 Method = Literal["gaoq", "hierarchical", "rq-kmeans", "rq-vae"]
@@ -51,11 +50,10 @@ def quantize(
         Print the quality as JSON.
     """
     from resid.encode import ItemEmbeddings  # torch takes a second to import, which other commands need not wait
-    from resid.quantize import SemanticIds, quality
+    from resid.quantize import quality
+    from resid.quantize.methods import quantize as cut
 
-    if not 0 <= seed < 2**32:
-        raise InputError(f"--seed: {seed} cannot be used; it must be from 0 to 2^32 - 1.")
-    widths = _widths(branching)
+    settings = _settings(method, _widths(branching), seed)
     _refuse_foreign_file(out)
     dataset, vectors = Dataset.load(data), ItemEmbeddings.load(embeddings, check=True)
     if vectors.fingerprint != dataset.fingerprint:
@@ -63,17 +61,12 @@ def quantize(
     progress = ConsoleProgress(errors)
     progress.step(f"Quantizing {len(vectors.vectors):,} vectors of {vectors.vectors.shape[1]} dimensions")
     training = out.with_name(f".{out.name}.training")  # of rq-vae, so that it continues if interrupted
-    quantizer = _make(method, widths, len(vectors.vectors), seed, training, progress)
     try:
-        quantizer.fit(vectors.vectors)
-    except ValueError as error:
+        ids, raw = cut(method, settings, dataset, vectors, training, progress)
+    except InputError as error:
         blamed = f"--branching {branching}" if "branching=" in str(error) or "n_clusters=" in str(error) else embeddings
-        raise InputError(f"{blamed}: {first_line(error)}") from error
-    facts = {"method": method, "seed": seed, "data": dataset.fingerprint, "vectors": vectors.digest}
-    ids = SemanticIds(quantizer.codes_, quantizer.level_sizes_, dataset.item_ids, facts)
-    collisions = {} if ids.unique else quality(ids)
-    if collisions:
-        ids = ids.deduplicated()
+        raise InputError(f"{blamed}: {error}") from error
+    collisions = {} if raw.unique else quality(raw)
     ids.save(out)
     shutil.rmtree(training, ignore_errors=True)
     found = quality(ids, vectors.vectors, dataset)
@@ -166,19 +159,13 @@ def _widths(branching: str) -> tuple[int, ...] | None:
     raise InputError(f"--branching: '{branching}' must be numbers separated by commas, or auto.")
 
 
-def _make(
-    method: Method, widths: tuple[int, ...] | None, items: int, seed: int, training: Path, progress: ConsoleProgress
-) -> Any:
-    from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
+def _settings(method: str, widths: tuple[int, ...] | None, seed: int) -> Any:
+    from resid.quantize.methods import ResidualSettings, TreeSettings
 
-    if method == "gaoq":
-        return GAOQ(widths or "auto", random_state=seed)
-    if method == "hierarchical":
-        single = widths is not None and len(widths) == 1
-        return HierarchicalKMeans(widths[0] if single and widths else widths or "auto", random_state=seed)
+    if method in ("gaoq", "hierarchical"):
+        single = method == "hierarchical" and widths is not None and len(widths) == 1
+        return TreeSettings.checked(branching=widths[0] if single and widths else widths or "auto", seed=seed)
     if widths and len(set(widths)) > 1:
         raise InputError(f"--branching: the levels of {method} have one size, not {widths}.")
-    shape = (len(widths), widths[0]) if widths else (3, min(256, max(1, items // 4)))
-    if method == "rq-kmeans":
-        return RQKMeans(*shape, random_state=seed)
-    return RQVAE(*shape, folder=training, progress=progress, random_state=seed)
+    shape = {"levels": len(widths), "codes": widths[0]} if widths else {}
+    return ResidualSettings.checked(**shape, seed=seed)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
 from resid.data.settings import PrepareSettings
-from resid.data.splits import Split, split_windows
+from resid.data.splits import Split, in_training, split_windows
 from resid.errors import InputError
 from resid.progress import Progress
 
@@ -56,6 +56,8 @@ class Dataset:
         What the preparation counted besides: duplicates, skipped lines, unseen targets.
     fingerprint : str
         A checksum of content and settings, the same for the same data whatever frame or engine it came through.
+    folder : Path or None
+        Where it was saved or loaded.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Dataset:
         self.steps = steps
         self.notes = notes
         self.fingerprint = fingerprint or self._compute_fingerprint()
+        self.folder: Path | None = None
 
     @classmethod
     def from_tables(
@@ -230,6 +233,11 @@ class Dataset:
     def _user_positions(self) -> dict[Any, int]:
         return {identity: index for index, identity in enumerate(self.user_ids)}
 
+    @cached_property
+    def training_counts(self) -> NDArray[np.int64]:
+        """How often each item stands in the training part of the histories, shape (n_items,)."""
+        return np.bincount(self.sequence[in_training(self.sequence, self.offsets)], minlength=self.n_items)
+
     def history(self, user: int) -> NDArray[np.int32]:
         """Return the whole history of a user index as item indices, validation and test items included."""
         return np.asarray(self.sequence[self.offsets[user] : self.offsets[user + 1]])
@@ -296,6 +304,12 @@ class Dataset:
         """One window per user, whose target is the last item; the validation item belongs to its history."""
         return self._splits["test"]
 
+    def windows(self, split: str) -> Split:
+        """Return the windows of ``"train"``, ``"validation"`` or ``"test"``."""
+        if split not in self._splits:
+            raise InputError(f"there is no split '{split}'; there are {', '.join(self._splits)}.")
+        return self._splits[split]
+
     def info(self) -> dict[str, Any]:
         """Return counts, fields and history lengths as plain values, ready for JSON."""
         lengths = np.diff(self.offsets)
@@ -353,6 +367,7 @@ class Dataset:
                 },
             }
             (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        self.folder = folder
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = False) -> "Dataset":
@@ -395,7 +410,7 @@ class Dataset:
             tables = {name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES}
         except (ValueError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{folder}: a file of the Dataset is damaged; prepare it again.") from error
-        return cls(
+        data = cls(
             arrays=arrays,
             tables=tables,
             settings=PrepareSettings.checked(**manifest["settings"]),
@@ -404,6 +419,8 @@ class Dataset:
             notes=manifest["notes"],
             fingerprint=manifest["fingerprint"],
         )
+        data.folder = folder
+        return data
 
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256()

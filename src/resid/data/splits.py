@@ -123,8 +123,14 @@ def split_windows(
 def unseen_targets(sequence: Items, offsets: Positions, n_items: int) -> dict[str, NDArray[np.bool_]]:
     """Tell, for validation and test, whose target no training history contains; each of shape (n_users,)."""
     stops = np.asarray(offsets[1:])
-    training = np.ones(len(sequence), dtype=bool)
-    training[stops - 1] = training[stops - 2] = False
     seen = np.zeros(n_items, dtype=bool)
-    seen[sequence[training]] = True
+    seen[sequence[in_training(sequence, offsets)]] = True
     return {name: ~seen[sequence[stops - back]] for name, back in _HELD_OUT}
+
+
+def in_training(sequence: Items, offsets: Positions) -> NDArray[np.bool_]:
+    """Tell which interactions belong to the training part of their history, shape (n_interactions,)."""
+    training = np.ones(len(sequence), dtype=bool)
+    for _, back in _HELD_OUT:
+        training[np.asarray(offsets[1:]) - back] = False
+    return training

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from resid.data.batches import Batches
 from resid.data.dataset import Dataset
-from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FamaeModel
 from resid.encode.metrics import quality
@@ -37,7 +36,7 @@ _ROWS = 4096  # items whose missing parts are predicted at a time
 
 @dataclass(frozen=True)
 class FamaeSettings(TrainSettings):
-    """Settings of FAMAE; the defaults are chosen for good results on small and large data, `paper()` is the paper's.
+    """Settings of FAMAE; the defaults are chosen for good results, the recipe ``resid-paper`` has the paper's.
 
     Parameters
     ----------
@@ -71,14 +70,6 @@ class FamaeSettings(TrainSettings):
     field_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
     masking: Literal["last", "random"] = "last"
     validation_windows: Annotated[int, Field(ge=1)] = 50_000
-
-    @classmethod
-    def paper(cls) -> Self:
-        """Return the settings of the paper: batches of 2048, 128 negatives of each target's own, at most 500 epochs.
-
-        A catalogue of at most 4,096 items, which none of the paper's is, would be scored whole.
-        """
-        return cls(batch_size=2048, epochs=500, patience=3, share_negatives=1, full_softmax_up_to=4096)
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -215,7 +206,7 @@ class FAMAE:
     def quality(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Measure the encoder on a split; see `resid.encode.quality`."""
         self._require_fit(data)
-        return quality(self.model_, _windows(data, split))
+        return quality(self.model_, data.windows(split))
 
     def attention(
         self, data: Dataset, split: Literal["validation", "test"], windows: NDArray[np.int64]
@@ -237,7 +228,7 @@ class FAMAE:
             For every layer the weights, shape (windows, heads, longest history + 1), the target last.
         """
         self._require_fit(data)
-        some = _windows(data, split)
+        some = data.windows(split)
         some = dataclasses.replace(some, begin=some.begin[windows], end=some.end[windows], users=some.users[windows])
         batch = Batches(some, len(windows), shuffle=False).batch(np.arange(len(windows)))
         histories, targets = self.model_.windows(batch)
@@ -297,12 +288,6 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
             full_softmax_up_to=settings.full_softmax_up_to,
             masking=settings.masking,
         )
-
-
-def _windows(data: Dataset, split: str) -> Split:
-    if split not in ("validation", "test"):
-        raise InputError(f"there is no split '{split}'; there are validation and test.")
-    return data.validation if split == "validation" else data.test
 
 
 def _check_fields(data: Dataset) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from resid.quantize.ids import SemanticIds
 
+_PREFIXES = 50_000  # prefixes, over all users, that are scored at a time
+
 
 class Generator(Protocol):
     """What decoding needs of a generator."""
@@ -43,6 +45,7 @@ class PrefixTables:
 
     def __init__(self, ids: SemanticIds, device: torch.device | str = "cpu") -> None:
         self.ids = ids
+        self.parents = [torch.from_numpy(ids.parent_of(depth + 1)).to(device) for depth in range(ids.levels)]
         self.first = [torch.from_numpy(ids.first_child(depth)).to(device) for depth in range(ids.levels)]
         self.codes = [torch.from_numpy(ids.node_codes(depth + 1)).long().to(device) for depth in range(ids.levels)]
 
@@ -99,6 +102,41 @@ def beam_search(
         chosen = codes.flatten(1).gather(1, place)
         written = generator.keep(written, parents)
     return Beams(nodes.masked_fill(scores == -torch.inf, -1), scores.masked_fill(nodes < 0, -torch.inf))
+
+
+@torch.no_grad()
+def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Beams:
+    """Score every ID after each history, through the tree: what a search without end would find.
+
+    Parameters
+    ----------
+    generator
+        In evaluation mode.
+    histories
+        Item indices, `PADDING` on the left, shape (users, length).
+    tables
+        The tree of IDs.
+
+    Returns
+    -------
+    Beams
+        All IDs of every user, the best first. The cost grows with the catalogue, so users are taken a few at a time.
+    """
+    widest = max(len(parents) for parents in tables.parents[:-1]) if len(tables.parents) > 1 else 1
+    found = []
+    users = max(1, _PREFIXES // widest)
+    for some in (histories[first : first + users] for first in range(0, len(histories), users)):
+        memory, scores = generator.read(some), torch.zeros(len(some), 1, device=some.device)
+        written, chosen = None, None
+        for level, (parents, codes) in enumerate(zip(tables.parents, tables.codes, strict=True)):
+            log_probabilities, written = generator.next(memory, written, chosen)  # (users, nodes above, codes)
+            scores = scores[:, parents] + log_probabilities[:, parents, codes]  # (users, nodes)
+            if level + 1 < len(tables.parents):
+                chosen = codes.expand(len(some), -1)
+                written = generator.keep(written, parents.expand(len(some), -1))
+        found.append(scores)
+    best, nodes = torch.cat(found).sort(dim=1, descending=True, stable=True)
+    return Beams(nodes, best)
 
 
 def _children(tables: PrefixTables, level: int, nodes: Tensor) -> tuple[Tensor, Tensor]:

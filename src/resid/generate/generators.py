@@ -1,12 +1,14 @@
 """The generators as a user meets them: fit one to a Dataset and its semantic IDs, ask it for items."""
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
@@ -14,20 +16,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from resid.bundle import Bundle
 from resid.data.batches import Batches, EpochBatches, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.data.splits import Split
 from resid.errors import InputError
-from resid.evaluate import ranking_metrics, ranks_of
-from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.evaluate import ranking_metrics
+from resid.generate.decode import PrefixTables, all_ids, beam_search, items_of
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model, from_transformers, to_transformers
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
+from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
 from resid.train import TrainSettings, train
 
 _MONITOR = "ndcg@10"  # decides which epoch is best
-_USERS = 256  # users that are decoded at a time
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,18 @@ class T5Settings(GeneratorSettings):
 _S = TypeVar("_S", bound=GeneratorSettings)
 
 
-class _Generator(ABC, Generic[_S]):
+class _Generator(Recommender, Generic[_S]):
     """Base of the generators: a subclass says which network, which batches and which settings."""
 
-    name: str
     model_: OnePassModel | T5Model
+    ids_: SemanticIds
 
     def __init__(self, settings: _S | None = None) -> None:
-        self.settings: _S = settings or self._defaults()
+        self.settings: _S = settings or self._settings_class()
 
+    @property
     @abstractmethod
-    def _defaults(self) -> _S: ...
+    def _settings_class(self) -> type[_S]: ...
 
     @abstractmethod
     def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> Any: ...
@@ -159,14 +162,15 @@ class _Generator(ABC, Generic[_S]):
             raise InputError(
                 f"there are {len(ids):,} IDs and {data.n_items:,} items in the Dataset; they do not belong."
             )
-        self._build(data, ids, vectors)
+        dense = _scaled(vectors) if vectors is not None and self.settings.read_vectors else None
+        self._build(Catalogue.of(data), ids, dense)
         watched = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
             self.model_,
             self._batches(data),
             self.settings,
             folder,
-            evaluate=lambda: ranking_metrics(self.ranks(watched), (5, 10)),
+            evaluate=lambda: ranking_metrics(self.ranks(watched)[0]),
             monitor=_MONITOR,
             configuration={
                 "model": self.name,
@@ -181,82 +185,113 @@ class _Generator(ABC, Generic[_S]):
         self.best_epoch_ = int(max(self.history_, key=lambda record: record[_MONITOR])["epoch"])
         return self
 
-    def _build(self, data: Dataset, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
-        self.ids_ = ids
-        dense = None
-        if self.settings.read_vectors and vectors is not None:
-            dense = torch.tensor(np.asarray(vectors), dtype=torch.float32)
-            dense = dense / dense.square().mean().sqrt().clamp_min(1e-12)  # of the size of the other parts
+    def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
+        self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)
+        self.__dict__.pop("_all_tables", None)
+        dense = torch.tensor(vectors) if vectors is not None else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            longest = data.settings.max_length - 1
-            self.model_ = self._network(torch.from_numpy(ids.codes), ids.sizes, dense, longest)
+            self.model_ = self._network(torch.from_numpy(ids.codes), ids.sizes, dense, catalogue.max_history)
 
-    def recommend(
+    @property
+    def semantic_ids(self) -> pl.DataFrame:
+        """The IDs of all items, a table with the columns item, c1, c2 and so on."""
+        return self.ids_.table()
+
+    def top(
         self,
-        histories: Tensor,
-        k: int = 10,
+        histories: Indices,
+        k: int,
         *,
         exclude_seen: bool = False,
         allowed: NDArray[np.bool_] | None = None,
         beam: int | None = None,
         constrained: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        exact: bool = False,
+    ) -> tuple[Indices, Scores]:
         """Return the k most probable items after each history and their log-probabilities, shape (users, k).
+
+        Items that share an ID follow each other, the most popular first.
 
         Parameters
         ----------
-        histories
-            Item indices, `PADDING` on the left, shape (users, length).
-        k
-            How many items; -1 stands where there are fewer.
-        exclude_seen
-            Leave out the items of the history.
+        histories, k, exclude_seen
+            See `Recommender.top`.
         allowed
             Which items may be recommended, shape (items,); all by default. Only their IDs are written.
         beam
-            Prefixes that are kept; by default the settings', and as many as are needed for k items. As many as items
-            scores the whole catalogue exactly.
+            Prefixes that are kept; by default the settings', and as many as are needed for k items.
         constrained
             Write only IDs that an item has.
+        exact
+            Score the whole catalogue instead of searching it.
         """
-        self.model_.eval()
-        histories = histories.to(self.model_.codes.device)
+        self._require_fit()
         tables, numbers = self._tables(allowed)
-        more = k + (histories.shape[1] if exclude_seen else 0)
-        beams = beam_search(
-            self.model_, histories, tables, max(more, beam or self.settings.beam), constrained=constrained
-        )
+        more = k + (self.catalogue_.max_history if exclude_seen else 0)
+        if exact:
+            beams = all_ids(self.model_, self._read(histories), tables)
+        else:
+            width = max(more, beam or self.settings.beam)
+            beams = beam_search(self.model_, self._read(histories), tables, width, constrained=constrained)
         items, scores = items_of(beams, tables, more)
         items = np.where(items >= 0, numbers[items], -1)
-        if exclude_seen:
-            seen = (items[:, :, None] == histories.cpu().numpy()[:, None]).any(axis=2) & (items >= 0)
-            order = np.argsort(seen | (items < 0), axis=1, kind="stable")[:, :k]
-            items = np.take_along_axis(np.where(seen, -1, items), order, axis=1)
-            scores = np.take_along_axis(np.where(seen, -np.inf, scores), order, axis=1)
-        return items, scores
+        return leave_out(items, scores, histories, k) if exclude_seen else (items, scores)
 
-    def _tables(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTables, NDArray[np.int64]]:
+    def invalid_share(self, histories: Indices) -> float:
+        """Return the share of free beams that end at an ID that no item has; what the paper drops."""
+        beams = beam_search(
+            self.model_, self._read(histories), self._all_tables[0], self.settings.beam, constrained=False
+        )
+        return float((beams.nodes < 0).float().mean())
+
+    def _read(self, histories: Indices) -> Tensor:
+        self.model_.eval()
+        return torch.from_numpy(np.asarray(histories, dtype=np.int64)).to(self.model_.codes.device)
+
+    def _tables(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTables, Indices]:
         """Return the tree of the IDs that may be written, and the numbers of its items in the catalogue."""
-        device = self.model_.codes.device
         if allowed is None:
-            return PrefixTables(self.ids_, device), np.arange(len(self.ids_))
-        numbers = np.flatnonzero(allowed)
-        if len(allowed) != len(self.ids_) or not len(numbers):
+            return self._all_tables
+        if len(allowed) != len(self.ids_) or not allowed.any():
             raise InputError(
                 f"allowed must say for each of {len(self.ids_):,} items whether it is, and allow one at least."
             )
-        return PrefixTables(SemanticIds(self.ids_.codes[numbers], self.ids_.sizes), device), numbers
+        order = self.catalogue_.by_popularity
+        return self._tree(order[allowed[order]])
 
-    def ranks(self, windows: Split, k: int = 10) -> NDArray[np.int64]:
-        """Return the rank of every window's target among the k best items, counted from 0; k where it is not there."""
-        ranks = np.full(len(windows), k, dtype=np.int64)
-        training = self.model_.training
-        for batch in Batches(windows, _USERS, shuffle=False):
-            items, _ = self.recommend(torch.from_numpy(batch.histories), k)
-            ranks[batch.index] = ranks_of(items, batch.targets)
-        self.model_.train(training)
-        return ranks
+    @cached_property
+    def _all_tables(self) -> tuple[PrefixTables, Indices]:
+        return self._tree(self.catalogue_.by_popularity)
+
+    def _tree(self, numbers: Indices) -> tuple[PrefixTables, Indices]:
+        # Items of one ID stay in this order.
+        return PrefixTables(SemanticIds(self.ids_.codes[numbers], self.ids_.sizes), self.model_.codes.device), numbers
+
+    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
+        facts = {"settings": self.settings.plain(), "sizes": list(self.ids_.sizes), "ids": self.ids_.facts}
+        arrays = {f"model.{name}": tensor.cpu().numpy() for name, tensor in self.model_.state_dict().items()}
+        if self.model_.vectors is not None:
+            arrays["vectors"] = self.model_.vectors.cpu().numpy()
+        return facts, arrays, {"ids": self.ids_.table()}
+
+    @classmethod
+    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
+        model = cls()
+        model.settings = model._settings_class.checked(**bundle.facts["settings"])
+        codes = bundle.tables["ids"].drop("item").to_numpy()
+        ids = SemanticIds(codes, bundle.facts["sizes"], catalogue.item_ids, bundle.facts["ids"])
+        model._build(catalogue, ids, bundle.arrays.get("vectors"))
+        weights = {name.removeprefix("model."): a for name, a in bundle.arrays.items() if name.startswith("model.")}
+        model.model_.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        model.model_.eval()
+        return model
+
+
+def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors whose numbers have a mean square of 1, the size of the other parts that are read."""
+    dense = np.asarray(vectors, dtype=np.float32)
+    return dense / max(float(np.sqrt(np.square(dense, dtype=np.float64).mean())), 1e-12)
 
 
 def _digest(array: NDArray[Any]) -> str:
@@ -274,8 +309,9 @@ class OnePassGenerator(_Generator[OnePassSettings]):
 
     name = "onepass"
 
-    def _defaults(self) -> OnePassSettings:
-        return OnePassSettings()
+    @property
+    def _settings_class(self) -> type[OnePassSettings]:
+        return OnePassSettings
 
     def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> OnePassModel:
         s = self.settings
@@ -311,8 +347,9 @@ class T5Generator(_Generator[T5Settings]):
     name = "t5"
     model_: T5Model
 
-    def _defaults(self) -> T5Settings:
-        return T5Settings()
+    @property
+    def _settings_class(self) -> type[T5Settings]:
+        return T5Settings
 
     def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> T5Model:
         s = self.settings

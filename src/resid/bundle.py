@@ -1,0 +1,106 @@
+"""A trained recommender as a folder that can be copied anywhere: tensors, tables, and a manifest with checksums, no code.
+
+::
+
+    manifest.json         format, kind, settings, the Dataset's fingerprint, checksums; written last
+    weights.safetensors   every array
+    items.parquet         the catalogue, row = item index
+    ids.parquet           the semantic IDs, of a generator alone
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.errors import InputError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+_SAFE = {".json", ".safetensors", ".parquet"}  # what cannot carry code
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a recommender is made of, as plain data.
+
+    Attributes
+    ----------
+    kind : str
+        Which recommender it is, one of `resid.recommender.KINDS`.
+    facts : dict
+        Settings and whatever else JSON can hold.
+    arrays : dict of ndarray
+    tables : dict of polars.DataFrame
+    """
+
+    kind: str
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+    tables: Mapping[str, pl.DataFrame]
+
+
+def write_bundle(folder: str | Path, bundle: Bundle) -> None:
+    """Write a bundle to a folder, whole or not at all; a bundle that is there already is replaced."""
+    folder = Path(folder)
+    refuse_foreign_folder(folder, MANIFEST)
+    with atomic_folder(folder) as partial:
+        save_file({name: np.ascontiguousarray(array) for name, array in bundle.arrays.items()}, partial / WEIGHTS)
+        for name, table in bundle.tables.items():
+            table.rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
+        manifest = {
+            "format": FORMAT,
+            "kind": bundle.kind,
+            **bundle.facts,
+            "files": {
+                file.name: {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
+                for file in sorted(partial.iterdir())
+            },
+        }
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def read_bundle(folder: str | Path) -> Bundle:
+    """Read what `write_bundle` wrote, after comparing every file with its checksum.
+
+    Raises
+    ------
+    InputError
+        If the folder is no bundle, is of a newer format, lacks a file or has one that was altered, or holds a file of a
+        kind that could carry code.
+    """
+    folder = Path(folder)
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, kind, files = manifest.pop("format"), manifest.pop("kind"), manifest.pop("files")
+        sums = {name: entry["sha256"] for name, entry in files.items()}
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: no model is here, there is no {MANIFEST}; make one with 'resid fit'.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder / MANIFEST}: damaged ({error!r}); copy or save the model again.") from error
+    if version != FORMAT:
+        raise InputError(f"{folder}: format {version!r} is not known here, {FORMAT} is; update resid or fit again.")
+    for name in sorted({*(path.name for path in folder.iterdir()), *sums}):
+        if Path(name).name != name or Path(name).suffix not in _SAFE:
+            raise InputError(
+                f"{folder / name}: a model consists of .safetensors, .parquet and .json files, which cannot carry code; "
+                "remove this one if you know where it comes from."
+            )
+    for name, expected in sums.items():
+        if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:
+            raise InputError(f"{folder / name}: missing or altered; copy or save the model again.")
+    try:
+        paths = [folder / name for name in sums if name.endswith(".parquet")]
+        tables = {path.stem: pl.read_parquet(path, glob=False) for path in paths}
+        return Bundle(kind, manifest, load_file(folder / WEIGHTS), tables)
+    except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{folder}: a file of the model cannot be read ({error}); save it again.") from error

@@ -1,0 +1,120 @@
+"""`resid evaluate`: how well a recommender finds what users took next."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.markup import escape
+from rich.table import Table
+
+from resid import Dataset, InputError, load
+from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.data.batches import Batches
+from resid.errors import explain_full_disk
+from resid.evaluate import evaluate as measure
+from resid.pipeline import read_run
+from resid.progress import ConsoleProgress
+
+_FREE_USERS = 2_000  # whose free beams are looked at for IDs that no item has
+
+
+@app.command
+def evaluate(
+    model: Path,
+    *,
+    data: Path | None = None,
+    split: Literal["test", "validation"] = "test",
+    cutoffs: str = "5,10",
+    decoding: Literal["beam", "exact", "free"] = "beam",
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure Recall and NDCG over the whole catalogue, and write the rank of every user's target.
+
+    Parameters
+    ----------
+    model
+        The run's folder, or a saved model.
+    data
+        The Dataset's folder; by default the one that the run was fitted to.
+    split
+        Which targets to look for.
+    cutoffs
+        The K of Recall@K and NDCG@K, separated by commas.
+    decoding
+        Of a generator: beams over the IDs that items have; exact, which scores the whole catalogue; or free beams, which
+        may write IDs that no item has, the paper's way.
+    out
+        Where the figures (JSON) and the ranks (Parquet) go; by default evaluation/ in the run's folder.
+    as_json
+        Print the figures as JSON.
+    """
+    wanted = _cutoffs(cutoffs)
+    recommender, dataset = load(model), _dataset(model, data)
+    generator = hasattr(recommender, "invalid_share")
+    if decoding != "beam" and not generator:
+        raise InputError(f"--decoding {decoding}: {model} is no generator, it always ranks the whole catalogue.")
+    options: dict[str, Any] = {"exact": {"exact": True}, "free": {"constrained": False}, "beam": {}}[decoding]
+    progress = ConsoleProgress(errors)
+    found = measure(recommender, dataset, split, max(wanted), progress=progress, **options)
+    figures: dict[str, Any] = (
+        {"model": recommender.name, "decoding": decoding} if generator else {"model": recommender.name}
+    )
+    figures |= found.figures(wanted)
+    if generator:
+        some = next(iter(Batches(found.windows.sample(_FREE_USERS), _FREE_USERS, shuffle=False)))
+        figures["invalid_free_beams"] = recommender.invalid_share(some.histories)  # type: ignore[attr-defined]
+    folder = out or (model / "evaluation" if read_run(model) else None)
+    if folder is not None:
+        name = split if decoding == "beam" else f"{split}-{decoding}"
+        with explain_full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            found.table().write_parquet(folder / f"{name}.parquet")
+            (folder / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(figures)
+        return
+    _print(figures, wanted)
+    if folder is not None:
+        output.print(f"Wrote {escape(str(folder / name))}.json and .parquet", highlight=False, soft_wrap=True)
+
+
+def _cutoffs(text: str) -> tuple[int, ...]:
+    try:
+        cutoffs = tuple(sorted({int(part) for part in names(text)}))
+    except ValueError:
+        cutoffs = ()
+    if not cutoffs or cutoffs[0] < 1:
+        raise InputError(f"--cutoffs: '{text}' must be whole numbers from 1, separated by commas, as 5,10.")
+    return cutoffs
+
+
+def _dataset(model: Path, data: Path | None) -> Dataset:
+    known = read_run(model).get("data")
+    if data is None and known is None:
+        raise InputError(f"{model}: it is not known to which Dataset this was fitted; give it with --data.")
+    return Dataset.load(data or Path(str(known)))
+
+
+def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
+    columns = [f"{name}@{k}" for k in cutoffs for name in ("recall", "ndcg")]
+    short = [f"{name}@{k}" for k in cutoffs for name in ("R", "N")]
+    title = f"{figures['split'].capitalize()}, {figures['users']:,} users, whole catalogue, with 95% intervals"
+    table = Table("", *short, title=title, title_justify="left")
+    for name, text in (("seen_kept", "seen items kept"), ("seen_dropped", "seen items dropped")):
+        values = figures[name]
+        bounds = [values["intervals"][column] for column in columns]
+        table.add_row(
+            text,
+            *(
+                f"{values[c]:.4f}\n[dim]{low:.4f}–{high:.4f}[/dim]"
+                for c, (low, high) in zip(columns, bounds, strict=True)
+            ),
+        )
+    output.print(table)
+    parts = Table("users", "", *short, title="Parts of the users, seen items kept", title_justify="left")
+    for name, values in figures["slices"].items():
+        parts.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))
+    output.print(parts)
+    if "invalid_free_beams" in figures:
+        output.print(f"IDs that no item has, among free beams: {figures['invalid_free_beams']:.1%}", highlight=False)

@@ -1,0 +1,130 @@
+"""`resid recommend`: items for a history that is typed, or for a file of histories."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+from cyclopts import Parameter
+from rich.markup import escape
+from rich.table import Table
+
+from resid import InputError, Recommender, load
+from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.data.engines import ROW
+from resid.data.readers import open_table
+from resid.data.tables import checked_interactions
+from resid.errors import explain_full_disk
+from resid.progress import ConsoleProgress
+
+_COLUMN = 40  # characters of a column that are shown
+
+
+@app.command
+def recommend(
+    model: Path,
+    *,
+    history: str | None = None,
+    histories: Path | None = None,
+    k: Annotated[int, Parameter(name=["-k", "--count"])] = 10,
+    exclude_seen: Annotated[bool, Parameter(negative="")] = False,
+    allow: Path | None = None,
+    deny: Path | None = None,
+    out: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recommend items after a history.
+
+    Parameters
+    ----------
+    model
+        The run's folder, or a saved model.
+    history
+        Item ids, the oldest first, separated by commas; an empty text is a user without a history.
+    histories
+        A table with the columns user, item and timestamp, as for `resid prepare`: a history per user.
+    k
+        How many items.
+    exclude_seen
+        Leave out the items of the history.
+    allow
+        A text file with an item id per line: nothing else is recommended.
+    deny
+        A text file with an item id per line: these are not recommended.
+    out
+        With --histories: the Parquet file to write, with the columns user, rank, item and score.
+    as_json
+        Print the items as JSON.
+    """
+    if (history is None) == (histories is None):
+        raise InputError("give either --history B01,B02 or --histories FILE.")
+    if histories is not None and out is None:
+        raise InputError("--histories needs --out, the Parquet file to write.")
+    recommender = load(model)
+    known = recommender.catalogue_.item_ids
+    users, rows = (
+        _read_histories(histories, known.dtype) if histories else ([], [_ids(names(history or ""), known.dtype)])
+    )
+    items, scores = recommender.recommend(
+        rows,
+        k,
+        exclude_seen=exclude_seen,
+        allow=_read_ids(allow, known.dtype),
+        deny=_read_ids(deny, known.dtype),
+        progress=ConsoleProgress(errors) if histories else None,
+    )
+    if histories is not None and out is not None:
+        found = pl.DataFrame(
+            {
+                "user": pl.Series(users).gather([row for row in range(len(users)) for _ in range(k)]),
+                "rank": list(range(1, k + 1)) * len(users),
+                "item": pl.Series(items.ravel().tolist(), dtype=known.dtype),
+                "score": scores.ravel(),
+            }
+        ).drop_nulls("item")
+        with explain_full_disk(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            found.write_parquet(out)
+        output.print(
+            f"Wrote {escape(str(out))}: {len(found):,} rows for {len(users):,} users", highlight=False, soft_wrap=True
+        )
+    elif as_json:
+        print_json({"items": items[0].tolist(), "scores": scores[0].tolist()})
+    else:
+        output.print(recommendations_table(recommender, items[0], scores[0]))
+
+
+def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
+    """Return recommended items with their semantic IDs, if they have any, and what the catalogue says of them."""
+    known = model.catalogue_
+    ids = getattr(model, "ids_", None)
+    columns = [name for name in known.items.columns if name != "item"]
+    columns.sort(key=lambda name: name != "title")  # the title first, if there is one
+    table = Table("", "item", *(["ID"] if ids is not None else []), "score", *columns[:3])
+    for place, (item, score) in enumerate(zip(items, scores, strict=True), 1):
+        if item is not None:
+            index = int(known.find([item])[0])
+            code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
+            more = [escape(str(known.items[name][index] or "–")[:_COLUMN]) for name in columns[:3]]
+            table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
+    return table
+
+
+def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:
+    """Return typed ids as the catalogue has them: numbers where it has numbers."""
+    if not dtype.is_integer():
+        return [str(text) for text in ids]
+    return [int(text) if str(text).lstrip("-").isdigit() else text for text in ids]
+
+
+def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
+    if path is None:
+        return None
+    return _ids([line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()], dtype)
+
+
+def _read_histories(path: Path, dtype: pl.DataType) -> tuple[list[Any], list[list[Any]]]:
+    columns = {name: name for name in ("user", "item", "timestamp")}
+    table = checked_interactions(open_table(path, "histories", list(columns)), columns)
+    log = table.engine.collect(table.frame.sort("timestamp", ROW))
+    grouped = log.group_by("user", maintain_order=True).agg("item").sort("user")
+    return grouped["user"].to_list(), [_ids(row, dtype) for row in grouped["item"].to_list()]

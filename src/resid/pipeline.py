@@ -1,0 +1,197 @@
+"""From a recipe to a recommender: the stages one after the other, each in a folder of its own, none run twice.
+
+::
+
+    runs/mine/
+      run.json               the recipe, the Dataset, and which folders the stages have
+      recipe.toml            all settings
+      encoder/<key>/         checkpoints, metrics of every epoch, embeddings/
+      quantizer/<key>/       ids.parquet
+      generator/<key>/       checkpoints, metrics of every epoch
+      model/                 the recommender, for `resid.load`
+
+The key of a stage is made of its settings and of what it reads. A stage with the same key is taken as it is, one that was
+interrupted continues, and one with another key gets another folder, so that nothing is lost when a setting is tried.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from resid.data.dataset import Dataset
+from resid.errors import InputError
+from resid.progress import Progress, Silent
+from resid.recipes import Part, Recipe
+from resid.recommender import Recommender, recommender_class
+
+RUN = "run.json"
+FORMAT = 1
+
+
+def fit(
+    data: Dataset | str | Path,
+    recipe: str | Path | Recipe = "resid",
+    folder: str | Path | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    fabric: Any = None,
+    progress: Progress | None = None,
+) -> Recommender:
+    """Fit a recommender to a Dataset.
+
+    Parameters
+    ----------
+    data
+        The Dataset, or its folder.
+    recipe
+        A name that `resid recipes` lists, the path of a TOML file, or a Recipe.
+    folder
+        The run's folder. What is finished there is taken as it is, what was interrupted continues. None keeps nothing.
+    changes
+        Other settings, by stage and name: ``{"encoder.epochs": 20}``; ``{"seed": 1}`` is the seed of every stage.
+    fabric
+        Where to train, see `resid.train.open_fabric`; by default on the CPU.
+    progress
+        Shows stages, epochs and steps.
+
+    Raises
+    ------
+    InputError
+        If the recipe cannot be used, or the folder belongs to another Dataset, to something else, or to a run under way.
+    """
+    from resid.train.process import exclusive  # torch takes a second to import
+
+    if not isinstance(data, Dataset):
+        data = Dataset.load(data)
+    made = Recipe.read(recipe).changed(changes or {})
+    with ExitStack() as stack:
+        place = Path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
+        _refuse_foreign(place, data)
+        stack.enter_context(exclusive(place))
+        run = _Run(place, data, made, fabric, progress or Silent())
+        model = run.recommender()
+        model.save(place / "model")
+        run.note()
+    return model
+
+
+class _Run:
+    """The stages of one recipe in one folder."""
+
+    def __init__(self, folder: Path, data: Dataset, recipe: Recipe, fabric: Any, progress: Progress) -> None:
+        self.folder, self.data, self.recipe, self.fabric, self.progress = folder, data, recipe, fabric, progress
+        self.stages: dict[str, str] = {}
+        self.note()
+
+    def note(self) -> None:
+        """Write down what the run is."""
+        (self.folder / "recipe.toml").write_text(self.recipe.toml(), encoding="utf-8")
+        content = {
+            "format": FORMAT,
+            "recipe": self.recipe.name,
+            "data": str(self.data.folder.resolve()) if self.data.folder else None,
+            "fingerprint": self.data.fingerprint,
+            "stages": self.stages,
+        }
+        partial = self.folder / f".{RUN}.partial"
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.folder / RUN)
+
+    def recommender(self) -> Recommender:
+        """Run what has not been run."""
+        parts = self.recipe.parts
+        if "recommender" in parts:
+            model: Any = recommender_class(parts["recommender"].kind)
+            fitted: Recommender = model(parts["recommender"].settings).fit(self.data)
+            return fitted
+        embeddings = self._encode(parts["encoder"])
+        ids = self._quantize(parts["quantizer"], embeddings)
+        return self._generate(parts["generator"], embeddings, ids)
+
+    def _encode(self, part: Part) -> Any:
+        from resid.encode import FAMAE, ItemEmbeddings
+
+        folder = self._folder_of("encoder", part, self.data.fingerprint)
+        try:
+            found = ItemEmbeddings.load(folder / "embeddings", check=True)
+            self.progress.step(f"Encoder: {folder} is there, reused")
+            return found
+        except InputError:
+            self.progress.step(f"Encoder: {part.kind} in {folder}")
+        settings: Any = part.settings
+        encoder = FAMAE(settings).fit(self.data, folder / "training", fabric=self.fabric, progress=self.progress)
+        encoder.save(folder)
+        encoder.embed(self.data).save(folder / "embeddings")
+        return ItemEmbeddings.load(folder / "embeddings")
+
+    def _quantize(self, part: Part, embeddings: Any) -> Any:
+        from resid.quantize import SemanticIds
+        from resid.quantize.methods import quantize
+
+        folder = self._folder_of("quantizer", part, embeddings.digest)
+        path = folder / "ids.parquet"
+        if path.exists():
+            self.progress.step(f"Quantizer: {folder} is there, reused")
+            return SemanticIds.load(path)
+        self.progress.step(f"Quantizer: {part.kind} in {folder}")
+        try:
+            ids, _ = quantize(part.kind, part.settings, self.data, embeddings, folder / "training", self.progress)
+        except InputError as error:
+            raise InputError(f"[quantizer] {error}") from error
+        ids.save(path)
+        return ids
+
+    def _generate(self, part: Part, embeddings: Any, ids: Any) -> Recommender:
+        model: Any = recommender_class(part.kind)(part.settings)  # type: ignore[call-arg]
+        folder = self._folder_of(
+            "generator", part, self.data.fingerprint, embeddings.digest, _digest(ids.codes.tobytes())
+        )
+        self.progress.step(f"Generator: {part.kind} in {folder}")
+        fitted: Recommender = model.fit(
+            self.data, ids, embeddings.vectors, folder, fabric=self.fabric, progress=self.progress
+        )
+        return fitted
+
+    def _folder_of(self, stage: str, part: Part, *reads: str) -> Path:
+        key = _digest(json.dumps([part.kind, part.settings.plain(), *reads], sort_keys=True).encode())
+        self.stages[stage] = f"{stage}/{key}"
+        return self.folder / stage / key
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """Return what `run.json` of a run's folder says; an empty dictionary if there is none."""
+    path = Path(folder) / RUN
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise InputError(f"{path}: format {content['format']!r} is not known here, {FORMAT} is; update resid.")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: damaged ({error!r}); remove it and run 'resid fit' again.") from error
+    return content
+
+
+def _refuse_foreign(folder: Path, data: Dataset) -> None:
+    """Refuse a folder that is something else, or the run of another Dataset."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: this is a file; name a folder for the run.")
+    known = read_run(folder)
+    others = [path.name for path in folder.iterdir() if path.name != ".lock"] if folder.exists() else []
+    if not known and others:
+        raise InputError(f"{folder}: this exists and is not a run (it has {min(others)}); choose another folder.")
+    if known and known["fingerprint"] != data.fingerprint:
+        raise InputError(
+            f"{folder}: this is a run on another Dataset ({known['data']}, fingerprint {known['fingerprint'][:16]}); "
+            "choose another folder."
+        )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]

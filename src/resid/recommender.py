@@ -1,0 +1,346 @@
+"""What everything that recommends has in common: histories of item ids in, items and scores out; save and load."""
+
+import importlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from resid.bundle import Bundle, read_bundle, write_bundle
+from resid.data.batches import PADDING, Batches
+from resid.data.dataset import Dataset
+from resid.data.splits import Split
+from resid.errors import InputError
+from resid.progress import Progress, Silent
+
+log = logging.getLogger(__name__)
+
+KINDS = {  # where each kind of recommender is; imported when it is needed, for torch takes a second
+    "onepass": "resid.generate:OnePassGenerator",
+    "t5": "resid.generate:T5Generator",
+    "popularity": "resid.sequential:Popularity",
+    "cooccurrence": "resid.sequential:CoOccurrence",
+}
+_USERS = 256  # users that are worked on at a time
+
+Indices = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """What a recommender knows of the Dataset that it was fitted to.
+
+    Attributes
+    ----------
+    items : polars.DataFrame
+        The items in the order of their indices: the column ``item`` with their ids, then their fields.
+    counts : ndarray of int64, shape (items,)
+        How often each stands in the training part of the histories.
+    max_history : int
+        The most items of a history that are read, its last ones.
+    fingerprint : str
+        That of the Dataset.
+    """
+
+    items: pl.DataFrame
+    counts: NDArray[np.int64]
+    max_history: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, data: Dataset) -> Self:
+        """Take it from a Dataset."""
+        return cls(data.item_table, data.training_counts, data.settings.max_length - 1, data.fingerprint)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def item_ids(self) -> pl.Series:
+        """The items' ids in the order of their indices."""
+        return self.items["item"]
+
+    @cached_property
+    def _positions(self) -> dict[Any, int]:
+        return {identity: index for index, identity in enumerate(self.item_ids)}
+
+    def find(self, ids: Iterable[Any]) -> Indices:
+        """Return the indices of items; -1 for an id that is not known."""
+        return np.fromiter((self._positions.get(identity, -1) for identity in ids), dtype=np.int64)
+
+    @cached_property
+    def by_popularity(self) -> Indices:
+        """The items, the most frequent first, equally frequent ones in their order; shape (items,)."""
+        return np.argsort(-self.counts, kind="stable")
+
+    @cached_property
+    def log_shares(self) -> Scores:
+        """The logarithm of every item's share of the interactions, one added to each; shape (items,)."""
+        shares: Scores = np.log((self.counts + 1) / (self.counts + 1).sum()).astype(np.float32)
+        return shares
+
+
+class Recommender(ABC):
+    """Base of everything that recommends: a subclass fits itself, ranks items by index, and says what it consists of."""
+
+    name: ClassVar[str]  # its key in `KINDS`
+    catalogue_: Catalogue
+
+    @abstractmethod
+    def top(
+        self, histories: Indices, k: int, *, exclude_seen: bool = False, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[Indices, Scores]:
+        """Return the k best items after each history and their scores, shape (users, k).
+
+        Parameters
+        ----------
+        histories
+            Item indices, `PADDING` on the left, one item at least; shape (users, length).
+        k
+            How many items; -1 with the score -inf stands where there are fewer.
+        exclude_seen
+            Leave out the items of the history.
+        allowed
+            Which items may be recommended, shape (items,); all by default.
+        """
+
+    @abstractmethod
+    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
+        """Return the facts, arrays and tables from which `_restore` makes the same recommender again."""
+
+    @classmethod
+    @abstractmethod
+    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
+        """Make the recommender that a bundle describes."""
+
+    def recommend(
+        self,
+        histories: Sequence[Any],
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        allow: Iterable[Any] | None = None,
+        deny: Iterable[Any] | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[NDArray[Any], Scores]:
+        """Return the k best items after each history, the best first.
+
+        Items that the catalogue does not have are skipped. Where that leaves nothing, as for an empty history, the most
+        popular items of the training histories are recommended, scored by the logarithm of their share. Both are counted
+        in a warning of the log.
+
+        Parameters
+        ----------
+        histories
+            For every user the ids of items, the oldest first; or a single such history.
+        k
+            How many items.
+        exclude_seen
+            Leave out what the user has had already.
+        allow
+            Ids of the only items that may be recommended; all by default.
+        deny
+            Ids of items that may not be recommended.
+        progress
+            Counts the users.
+
+        Returns
+        -------
+        items, scores
+            Ids and scores, shape (users, k), or (k,) for a single history; None and -inf where there are fewer items.
+        """
+        self._require_fit()
+        single, rows = _rows(histories)
+        if not 1 <= k <= len(self.catalogue_):
+            raise InputError(f"k cannot be {k}; the catalogue has {len(self.catalogue_):,} items.")
+        allowed = self._allowed(allow, deny)
+        known = self._known(rows)
+        items = np.full((len(rows), k), -1, dtype=np.int64)
+        scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
+        with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
+            for users, batch in _by_length(known, self.catalogue_.max_history):
+                items[users], scores[users] = (
+                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed)
+                    if batch.shape[1]
+                    else self._popular(len(users), k, allowed)
+                )
+                advance(len(users))
+        ids = np.empty(items.shape, dtype=object)
+        ids[items >= 0] = self.catalogue_.item_ids.gather(items[items >= 0]).to_list()
+        return (ids[0], scores[0]) if single else (ids, scores)
+
+    def ranks(
+        self, windows: Split, k: int = 10, *, progress: Progress | None = None, **options: Any
+    ) -> tuple[Indices, Indices]:
+        """Return the rank of every window's target among the k best items, counted from 0; k where it is not there.
+
+        Parameters
+        ----------
+        windows
+            Whose histories are read and whose targets are looked for.
+        k
+            Ranks below it are told apart.
+        progress
+            Counts the users.
+        options
+            Go to `top`.
+
+        Returns
+        -------
+        kept, dropped
+            With items of the history kept among the recommendations, and with them dropped; each of shape (windows,).
+        """
+        kept = np.full(len(windows), k, dtype=np.int64)
+        dropped = kept.copy()
+        with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
+            for batch in Batches(windows, _USERS, shuffle=False):
+                # As many more as a history has items, so that k are left without those.
+                items, _ = self.top(batch.histories, k + self.catalogue_.max_history, **options)
+                found = items == batch.targets[:, None]
+                place = np.where(found.any(axis=1), found.argmax(axis=1), items.shape[1])
+                seen = (items[:, :, None] == batch.histories[:, None]).any(axis=2) & (items >= 0)
+                before = (seen & (np.arange(items.shape[1]) < place[:, None])).sum(axis=1)
+                repeated = (batch.histories == batch.targets[:, None]).any(axis=1)
+                kept[batch.index] = np.minimum(place, k)
+                dropped[batch.index] = np.where(repeated, k, np.minimum(place - before, k))
+                advance(len(batch))
+        return kept, dropped
+
+    def save(self, folder: str | Path) -> None:
+        """Write everything that `resid.load` needs into a folder, whole or not at all."""
+        self._require_fit()
+        facts, arrays, tables = self._bundle()
+        catalogue = self.catalogue_
+        more = {"max_history": catalogue.max_history, "fingerprint": catalogue.fingerprint}
+        arrays, tables = {"counts": catalogue.counts, **arrays}, {"items": catalogue.items, **tables}
+        write_bundle(folder, Bundle(self.name, more | facts, arrays, tables))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a recommender of this kind; `resid.load` reads any."""
+        model = load(folder)
+        if not isinstance(model, cls):
+            raise InputError(f"{folder}: this is a {type(model).__name__}, not a {cls.__name__}; use resid.load.")
+        return model
+
+    def require_data(self, data: Dataset) -> None:
+        """Raise an `InputError` unless this is the Dataset that the recommender was fitted to."""
+        self._require_fit()
+        if self.catalogue_.fingerprint != data.fingerprint:
+            raise InputError(
+                f"the model was fitted to another Dataset (fingerprint {self.catalogue_.fingerprint[:16]}, this one has "
+                f"{data.fingerprint[:16]}); give that one, or fit again."
+            )
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "catalogue_"):
+            raise InputError("the model is not fitted yet; call fit first.")
+
+    def _known(self, rows: list[Sequence[Any]]) -> list[Indices]:
+        """Return histories as indices without what is not known, and tell in the log what that was."""
+        found = [self.catalogue_.find(row) for row in rows]
+        known = [indices[indices >= 0] for indices in found]
+        if skipped := sum(len(all_) - len(some) for all_, some in zip(found, known, strict=True)):
+            example = next(
+                i for row, indices in zip(rows, found, strict=True) for i in np.asarray(row, object)[indices < 0]
+            )
+            log.warning("%d items of histories are not in the catalogue and were skipped, %r first", skipped, example)
+        if empty := sum(not len(indices) for indices in known):
+            log.warning("%d histories have no item of the catalogue; they get the most popular items", empty)
+        return known
+
+    def _allowed(self, allow: Iterable[Any] | None, deny: Iterable[Any] | None) -> NDArray[np.bool_] | None:
+        if allow is None and deny is None:
+            return None
+        allowed = np.full(len(self.catalogue_), allow is None)
+        for name, ids, value in (("allow", allow, True), ("deny", deny, False)):
+            listed = list(ids) if ids is not None else []
+            indices = self.catalogue_.find(listed)
+            allowed[indices[indices >= 0]] = value
+            if (indices < 0).any():
+                first = listed[int((indices < 0).argmax())]
+                log.warning("%d items of '%s' are not in the catalogue, %r first", (indices < 0).sum(), name, first)
+        if not allowed.any():
+            raise InputError("no item of the catalogue may be recommended; change 'allow' or 'deny'.")
+        return allowed
+
+    def _popular(self, users: int, k: int, allowed: NDArray[np.bool_] | None) -> tuple[Indices, Scores]:
+        catalogue = self.catalogue_
+        order = catalogue.by_popularity
+        best = (order if allowed is None else order[allowed[order]])[:k]
+        items, scores = np.full(k, -1, dtype=np.int64), np.full(k, -np.inf, dtype=np.float32)
+        items[: len(best)], scores[: len(best)] = best, catalogue.log_shares[best]
+        return np.tile(items, (users, 1)), np.tile(scores, (users, 1))
+
+
+def load(folder: str | Path) -> Recommender:
+    """Read a recommender that `save` wrote, or that of a run's folder.
+
+    Raises
+    ------
+    InputError
+        If no whole recommender is there, or one that this version does not know.
+    """
+    folder = Path(folder)
+    bundle = read_bundle(folder / "model" if (folder / "model").is_dir() else folder)
+    if bundle.kind not in KINDS:
+        raise InputError(f"{folder}: a model of the kind '{bundle.kind}' is not known here; update resid.")
+    try:
+        facts = bundle.facts
+        catalogue = Catalogue(
+            bundle.tables["items"], bundle.arrays["counts"], facts["max_history"], facts["fingerprint"]
+        )
+        return recommender_class(bundle.kind)._restore(bundle, catalogue)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{folder}: parts of the model do not fit each other ({error}); save it again.") from error
+
+
+def recommender_class(kind: str) -> type[Recommender]:
+    """Return the class of a kind of recommender."""
+    module, _, name = KINDS[kind].partition(":")
+    found: type[Recommender] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def leave_out(items: Indices, scores: Scores, histories: Indices, k: int) -> tuple[Indices, Scores]:
+    """Return the first k items of every row that its history does not have, and their scores; shape (users, k)."""
+    seen = (items[:, :, None] == histories[:, None]).any(axis=2) & (items >= 0)
+    order = np.argsort(seen | (items < 0), axis=1, kind="stable")[:, :k]
+    items = np.take_along_axis(np.where(seen, -1, items), order, axis=1)
+    return items, np.take_along_axis(np.where(seen, -np.inf, scores).astype(np.float32), order, axis=1)
+
+
+def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
+    """Return whether a single history was given, and the histories."""
+    if isinstance(histories, (str, bytes)):
+        raise InputError(f"a history is a list of item ids, not the text {histories!r}; give [{histories!r}].")
+    rows = list(histories)
+    lists = [isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in rows]
+    if any(lists) != all(lists):
+        raise InputError("histories must be lists of item ids, or one such list; here some are lists and some are not.")
+    return (True, [rows]) if rows and not lists[0] else (False, [list(row) for row in rows])
+
+
+def _by_length(known: list[Indices], longest: int) -> Iterator[tuple[Indices, Indices]]:
+    """Yield users whose histories are of similar length and their last items as one array, `PADDING` on the left."""
+    lengths = np.minimum([len(indices) for indices in known], longest) if known else np.zeros(0, dtype=np.int64)
+    order = np.argsort(lengths, kind="stable")
+    empty = int((lengths == 0).sum())
+    for first, last in (
+        (0, empty),
+        *((start, min(start + _USERS, len(order))) for start in range(empty, len(order), _USERS)),
+    ):
+        users = order[first:last]
+        if len(users):
+            batch = np.full((len(users), int(lengths[users].max())), PADDING, dtype=np.int64)
+            for row, user in enumerate(users):
+                batch[row, batch.shape[1] - lengths[user] :] = known[user][len(known[user]) - lengths[user] :]
+            yield users, batch
