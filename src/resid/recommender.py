@@ -324,7 +324,7 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
         raise InputError(f"a history is a list of item ids, not the text {histories!r}; give [{histories!r}].")
     rows = list(histories)
     lists = [isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in rows]
-    if any(lists) != all(lists):
+    if rows and any(lists) != all(lists):
         raise InputError("histories must be lists of item ids, or one such list; here some are lists and some are not.")
     return (True, [rows]) if rows and not lists[0] else (False, [list(row) for row in rows])
 

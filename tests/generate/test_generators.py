@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from resid import Dataset, InputError
+from resid import InputError
 from resid.data import PADDING
 from resid.evaluate import ranking_metrics
 from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
 from resid.quantize import GAOQ, SemanticIds
+from tests.recommender_contract import RecommenderContract, walks
 
 SMALL = {"width": 32, "hidden": 64, "layers": 2, "heads": 2, "dropout": 0.0, "batch_size": 16, "seed": 1}
 KINDS = {
@@ -23,13 +24,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def data():
-    """Users who walk through twelve items in the same circle, each from another beginning."""
-    import polars as pl
-
-    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(120) for step in range(6 + user % 7)]
-    items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
-    log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
-    return Dataset.from_tables(log, items, ["store"])
+    return walks()
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +88,52 @@ class TestGenerators:
     def test_ids_of_another_catalogue(self, kind, data, ids):
         with pytest.raises(InputError, match="5 IDs and 12 items"):
             KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.sizes))
+
+
+class _GeneratorContract(RecommenderContract):
+    kind = ""
+
+    @classmethod
+    def make(cls, data):
+        vectors = np.random.default_rng(0).normal(size=(data.n_items, 12)).astype(np.float32)
+        ids = GAOQ((2, 3), random_state=0).fit(vectors).semantic_ids_
+        return KINDS[cls.kind](epochs=1, beam=4).fit(data, ids, vectors)
+
+    def test_exact_scores_are_those_of_the_widest_beam(self, model):
+        histories = np.array([[PADDING, 3, 4], [5, 6, 7]])
+        wide, scores = model.top(histories, 12, beam=12)
+        exact, values = model.top(histories, 12, exact=True)
+        assert exact.tolist() == wide.tolist()
+        assert values == pytest.approx(scores, abs=1e-5)
+
+    def test_free_beams_and_their_share_of_nothing(self, model):
+        histories = np.array([[PADDING, 3, 4], [5, 6, 7]])
+        free, _ = model.top(histories, 12, beam=12, constrained=False)
+        valid, _ = model.top(histories, 12)
+        assert all(
+            [item for item in row if item >= 0] == [i for i in all_ if i in row]
+            for row, all_ in zip(free.tolist(), valid.tolist(), strict=True)
+        )
+        assert 0 <= model.invalid_share(histories) < 1
+
+    def test_semantic_ids(self, model, data):
+        assert model.semantic_ids.columns == ["item", "c1", "c2", "c3"]
+        assert model.semantic_ids["item"].to_list() == data.item_ids.to_list()
+
+
+class TestOnePassContract(_GeneratorContract):
+    kind = "onepass"
+
+
+class TestT5Contract(_GeneratorContract):
+    kind = "t5"
+
+
+def test_items_of_one_id_come_by_popularity(data):
+    codes = np.zeros((12, 2), dtype=np.int32)
+    codes[6:, 1] = 1
+    model = KINDS["onepass"](epochs=1).fit(data, SemanticIds(codes))
+    items, scores = model.top(np.array([[3, 4]]), 12)
+    for half in (items[0, :6], items[0, 6:]):
+        assert (np.diff(data.training_counts[half]) <= 0).all()
+    assert len(set(scores[0].tolist())) == 2

@@ -1,58 +1,87 @@
-"""`resid demo`: the whole way on a synthetic shop."""
+"""`resid demo`: the whole way on a synthetic shop, from tables to recommendations."""
 
 from pathlib import Path
 
+import numpy as np
 from rich.markup import escape
+from rich.table import Table
 
-from resid import Dataset
+from resid import Dataset, Recommender, fit
 from resid.cli.app import app, errors, output
-from resid.cli.show import epochs_table, print_info, quality_table, steps_table
+from resid.cli.recommend import recommendations_table
+from resid.cli.show import print_info, steps_table
 from resid.data.dataset import MANIFEST
 from resid.data.folder import refuse_foreign_folder
 from resid.data.synthetic import synthetic_shop
+from resid.evaluate import evaluate
 from resid.progress import ConsoleProgress
+
+_SMALL = {  # what learns such a shop in seconds
+    "encoder.width": 64,
+    "encoder.hidden": 128,
+    "encoder.epochs": 8,
+    "encoder.learning_rate": 3e-3,
+    "encoder.patience": 0,
+    "generator.width": 64,
+    "generator.hidden": 256,
+    "generator.layers": 2,
+    "generator.epochs": 8,
+    "generator.batch_size": 128,
+    "generator.learning_rate": 3e-3,
+}
+_USERS = 2  # who are shown
+_SHOWN = 5  # items of a history
 
 
 @app.command
 def demo(*, out: Path = Path("demo-shop")) -> None:
-    """Make a synthetic shop, prepare it and train an encoder on it; no download.
+    """Make a synthetic shop and do all of ReSID with it: Dataset, embeddings, semantic IDs, recommendations; no download.
 
     Parameters
     ----------
     out
-        The Dataset folder to write.
+        The folder to write: the Dataset in data/, the run in run/.
     """
-    refuse_foreign_folder(out, MANIFEST)
+    refuse_foreign_folder(out / "data", MANIFEST)
+    progress = ConsoleProgress(errors)
     errors.print("A synthetic shop: 6,000 users, 2,000 items, 60,000 interactions.", highlight=False)
     shop = synthetic_shop(users=6_000, items=2_000, interactions=60_000, seed=0)
-    data = Dataset.from_tables(
-        shop.interaction_table, shop.item_table, ["store", "categories"], progress=ConsoleProgress(errors)
-    )
-    data.save(out)
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"], progress=progress)
+    data.save(out / "data")
     output.print(steps_table(data))
     print_info(data)
-    history, target = data.test.window(0)
-    titles = data.item_table["title"]
-    output.print(
-        f"\nThe last items of user {escape(str(data.user_ids[0]))}, oldest first:",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for item in history[-5:]:
-        output.print(f"  {escape(titles[int(item)])}", highlight=False)
-    output.print(
-        f"  [bold]{escape(titles[target])}[/bold]  ← the test target, which a model has to find",
+    errors.print(
+        "\nFAMAE learns item embeddings, GAOQ cuts them into semantic IDs, the one-pass generator learns to write them.",
         highlight=False,
     )
-    from resid.encode import FAMAE, FamaeSettings
+    model = fit(data, "resid", out / "run", changes=_SMALL, progress=progress)
+    baselines = {"popularity": fit(data, "popularity"), "co-occurrence": fit(data, "cooccurrence")}
+    table = Table("", "R@5", "R@10", "N@10", title="Test: is the next item among the first?", title_justify="left")
+    for name, some in (*baselines.items(), ("ReSID", model)):
+        found = evaluate(some, data).figures()["seen_kept"]
+        table.add_row(name, *(f"{found[metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10")))
+    output.print(table)
+    for user in range(_USERS):
+        _show(model, data, user)
+    history = ",".join(str(data.item_ids[int(item)]) for item in data.test.window(0)[0][-3:])
+    for line in (
+        f"\nWrote {out}. Try next:",
+        f"  resid recommend {out / 'run'} --history {history} -k 5",
+        f"  resid evaluate {out / 'run'}",
+        f"  resid inspect {out / 'run'}",
+        "  resid prepare --help        # your own tables",
+    ):
+        output.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    errors.print("\nFAMAE learns item embeddings by predicting masked fields of the next item.", highlight=False)
-    settings = FamaeSettings(width=64, hidden=128, epochs=8, learning_rate=3e-3, patience=0)
-    encoder = FAMAE(settings).fit(data, progress=ConsoleProgress(errors))
-    output.print(epochs_table(encoder.history_, encoder.best_epoch_))
-    output.print(quality_table({"test": encoder.quality(data, "test")}))
-    output.print(
-        f"\nWrote {escape(str(out))}. Try your own tables: resid prepare --help",
-        highlight=False,
-        soft_wrap=True,
-    )
+
+def _show(model: Recommender, data: Dataset, user: int) -> None:
+    """Print the end of a user's history, what came next, and what is recommended."""
+    history, target = data.test.window(user)
+    titles = data.item_table["title"]
+    name = escape(str(data.user_ids[user]))
+    output.print(f"\nThe last items of user {name}, oldest first:", highlight=False, soft_wrap=True)
+    for item in history[-_SHOWN:]:
+        output.print(f"  {escape(titles[int(item)])}", highlight=False)
+    output.print(f"  [bold]{escape(titles[target])}[/bold]  ← what came next", highlight=False)
+    items, scores = model.recommend(data.item_ids.gather(history.astype(np.int64)).to_list(), _SHOWN)
+    output.print(recommendations_table(model, items, scores))

@@ -11,6 +11,7 @@ from rich.markup import escape
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import ids_table
+from resid.pipeline import read_run
 from resid.progress import ConsoleProgress
 
 Method = Literal["gaoq", "hierarchical", "rq-kmeans", "rq-vae"]
@@ -88,7 +89,7 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     Parameters
     ----------
     ids
-        The file of the IDs.
+        The file of the IDs, or the folder of a run, whose embeddings and Dataset are then used too.
     embeddings
         The folder with the embeddings that they were made of: adds distortion, ambiguity, cosines and neighbours.
     data
@@ -99,6 +100,8 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, quality
 
+    if ids.is_dir():
+        ids, embeddings, data = _of_run(ids, embeddings, data)
     known = SemanticIds.load(ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     dataset = Dataset.load(data) if data else None
@@ -114,6 +117,19 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         print_json({"ids_file": str(ids), **known.facts, **found})
     else:
         _print(found)
+
+
+def _of_run(folder: Path, embeddings: Path | None, data: Path | None) -> tuple[Path, Path | None, Path | None]:
+    """Return where a run has its IDs, and its embeddings and Dataset unless others are given."""
+    run = read_run(folder)
+    stages = run.get("stages", {})
+    if "quantizer" not in stages:
+        reason = "its recipe makes none, or it was interrupted before" if run else "this is not the folder of a run"
+        raise InputError(
+            f"{folder}: there are no semantic IDs here, {reason}; name a file of IDs, or a run that has some."
+        )
+    known = Path(run["data"]) if run["data"] and Path(run["data"]).exists() else None
+    return folder / stages["quantizer"] / "ids.parquet", embeddings or folder / stages["encoder"], data or known
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class GeneratorSettings(TrainSettings):
     width, layers, heads, hidden, dropout
         Of the Transformer.
     read_vectors
-        Add the items' vectors, projected, to the tokens of the history, where vectors are given.
+        Add the items' vectors, their principal components projected, to the tokens of the history, where vectors are given.
     beam
         Prefixes that are kept at each level of decoding.
     validation_users
@@ -74,6 +74,8 @@ class OnePassSettings(GeneratorSettings):
         Share of a target's probability that training gives to all codes alike.
     forget
         Chance of an item of the history not to be read in a step of training.
+    write_vectors
+        Score a code also by the mean vector of the items that it leads to, where vectors are given.
     width, layers, heads, hidden, dropout, read_vectors, beam, validation_users
         See `GeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
@@ -85,6 +87,7 @@ class OnePassSettings(GeneratorSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.4
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
     forget: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    write_vectors: bool = True
     patience: Annotated[int, Field(ge=0)] = 8
 
 
@@ -162,7 +165,7 @@ class _Generator(Recommender, Generic[_S]):
             raise InputError(
                 f"there are {len(ids):,} IDs and {data.n_items:,} items in the Dataset; they do not belong."
             )
-        dense = _scaled(vectors) if vectors is not None and self.settings.read_vectors else None
+        dense = _reduced(vectors, self.settings.width) if vectors is not None and self.settings.read_vectors else None
         self._build(Catalogue.of(data), ids, dense)
         watched = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
@@ -288,10 +291,15 @@ class _Generator(Recommender, Generic[_S]):
         return model
 
 
-def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors whose numbers have a mean square of 1, the size of the other parts that are read."""
+def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """Return the principal components of vectors, at most `width` of them, with a mean square of 1."""
     dense = np.asarray(vectors, dtype=np.float32)
-    return dense / max(float(np.sqrt(np.square(dense, dtype=np.float64).mean())), 1e-12)
+    dense = dense - dense.mean(axis=0)
+    if dense.shape[1] > width:
+        _, axes = np.linalg.eigh((dense.T @ dense).astype(np.float64))  # ascending
+        dense = dense @ axes[:, : -width - 1 : -1].astype(np.float32)
+    scale = max(float(np.sqrt(np.square(dense, dtype=np.float64).mean())), 1e-12)
+    return (dense / scale).astype(np.float32, copy=False)
 
 
 def _digest(array: NDArray[Any]) -> str:
@@ -327,6 +335,7 @@ class OnePassGenerator(_Generator[OnePassSettings]):
             smoothing=s.smoothing,
             forget=s.forget,
             vectors=vectors,
+            write_vectors=s.write_vectors,
         )
 
     def _batches(self, data: Dataset) -> SequenceBatches:

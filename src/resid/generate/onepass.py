@@ -3,10 +3,15 @@
 The paper's generator sees one window per target and several tokens per item, which is most of what it costs. Here the codes
 of an item are fused to one token, a causal Transformer goes once over a history, and from its state at any position the
 next item's codes are written level by level, each from the state and the codes written before it.
+
+Where the items have vectors, each code is scored twice: by what it means everywhere, a row of the level's table, and by
+where it leads from here, the mean vector of the items below. The second needs no learning of its own but a linear map, so
+the generator is good after a few epochs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as f
@@ -14,36 +19,122 @@ from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch
 from resid.nn import CausalLayer, Dropout
+from resid.quantize.ids import SemanticIds
 
 
 @dataclass
 class Written:
-    """What beams have written so far: the level of the last scores, and the vector that they were made from.
+    """What beams have written so far.
 
-    The vector, shape (users, beams, width), is the state of the history with the codes that were taken added to it.
+    Attributes
+    ----------
+    level : int
+        Of the last scores.
+    state : Tensor
+        What they were made from, the state of the history with the codes that were taken added to it; shape (users, beams,
+        width).
+    nodes : Tensor
+        The node of the tree of IDs that was reached, -1 for none; shape (users, beams).
     """
 
     level: int
     state: Tensor
+    nodes: Tensor
+
+
+class Branches(nn.Module):
+    """One level of the tree of IDs: which nodes follow those of the level above, their codes and vectors.
+
+    Parameters
+    ----------
+    ids
+        The IDs.
+    level
+        From 0.
+    vectors
+        Item vectors, shape (items, d); a node has the mean of its items'. None where they are not used.
+    """
+
+    first: Tensor
+    codes: Tensor
+    keys: Tensor
+    node_of: Tensor
+    vectors: Tensor | None
+
+    def __init__(self, ids: SemanticIds, level: int, vectors: Tensor | None) -> None:
+        super().__init__()
+        self.size = ids.sizes[level]
+        first, codes = torch.from_numpy(ids.first_child(level)), torch.from_numpy(ids.node_codes(level + 1)).long()
+        node_of = torch.from_numpy(ids.node_of(level + 1))  # (items,)
+        self.most = int(first.diff().max())
+        means = None
+        if vectors is not None:
+            counts = torch.bincount(node_of, minlength=len(codes))
+            means = torch.zeros(len(codes), vectors.shape[1]).index_add_(0, node_of, vectors) / counts[:, None]
+        keys = torch.from_numpy(ids.parent_of(level + 1)) * self.size + codes
+        for name, values in (
+            ("first", first),
+            ("codes", codes),
+            ("keys", keys),
+            ("node_of", node_of),
+            ("vectors", means),
+        ):
+            self.register_buffer(name, values, persistent=False)
+
+    def follow(self, nodes: Tensor, codes: Tensor) -> Tensor:
+        """Return the nodes that codes lead to, -1 where no item has that prefix; any shape."""
+        wanted = nodes * self.size + codes
+        place = torch.searchsorted(self.keys, wanted).clamp_max(len(self.keys) - 1)
+        return place.masked_fill((self.keys[place] != wanted) | (nodes < 0), -1)
+
+    def add_products(self, scores: Tensor, asked: Tensor, nodes: Tensor) -> Tensor:
+        """Add to the scores of codes the products of a vector with those of the nodes that they lead to.
+
+        Parameters
+        ----------
+        scores
+            Shape (..., codes).
+        asked
+            Shape (..., d).
+        nodes
+            Where the codes lead from, -1 for nowhere; shape (...).
+        """
+        if self.vectors is None:
+            return scores
+        if len(self.first) == 2:  # the root alone
+            return scores.index_add(-1, self.codes, asked @ self.vectors.T)
+        known = nodes.clamp_min(0)
+        begin = self.first[known]
+        step = torch.arange(self.most, device=nodes.device)
+        real = (step < (self.first[known + 1] - begin)[..., None]) & (nodes >= 0)[..., None]
+        children = torch.where(real, begin[..., None] + step, 0)  # (..., most)
+        products = (self.vectors[children] @ asked[..., None])[..., 0]
+        return scores.scatter_add(-1, self.codes[children], products * real)
 
 
 class LevelDecoder(nn.Module):
-    """Scores the codes of a level: a perceptron beside the state, then the product with the level's codes."""
+    """Scores the codes of a level: a perceptron beside the state, then products with codes and with nodes' vectors."""
 
-    def __init__(self, width: int, hidden: int, size: int, dropout: float) -> None:
+    def __init__(self, branches: Branches, width: int, hidden: int, dropout: float) -> None:
         super().__init__()
+        self.branches = branches
         self.norm = nn.LayerNorm(width)
         self.widen = nn.Linear(width, hidden)
         self.narrow = nn.Linear(hidden, width)
         self.out_norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, size)
+        self.out = nn.Linear(width, branches.size)
         self.dropout = Dropout(dropout)
+        self.ask = None
+        if branches.vectors is not None:
+            self.ask = nn.Linear(width, branches.vectors.shape[1], bias=False)
+            nn.init.zeros_(self.ask.weight)
 
-    def forward(self, state: Tensor) -> Tensor:
-        """Return scores, shape (..., width) to (..., size)."""
+    def forward(self, state: Tensor, nodes: Tensor) -> Tensor:
+        """Return scores, shape (..., width) to (..., codes), after the nodes that were reached, shape (...)."""
         state = state + self.dropout(self.narrow(self.dropout(f.gelu(self.widen(self.norm(state))))))
-        scores: Tensor = self.out(self.out_norm(state))
-        return scores
+        state = self.out_norm(state)
+        scores: Tensor = self.out(state)
+        return scores if self.ask is None else self.branches.add_products(scores, self.ask(state), nodes)
 
 
 class OnePassModel(nn.Module):
@@ -65,6 +156,8 @@ class OnePassModel(nn.Module):
         Chance of an item of the history not to be read in a step of training.
     vectors
         Item vectors, shape (items, d), that are projected and added to the tokens; None reads codes alone.
+    write_vectors
+        Whether they score what is written as well.
     """
 
     codes: Tensor
@@ -84,6 +177,7 @@ class OnePassModel(nn.Module):
         smoothing: float = 0.1,
         forget: float = 0.1,
         vectors: Tensor | None = None,
+        write_vectors: bool = True,
     ) -> None:
         super().__init__()
         self.sizes, self.smoothing, self.forget = tuple(sizes), smoothing, forget
@@ -91,29 +185,33 @@ class OnePassModel(nn.Module):
         self.register_buffer("vectors", vectors, persistent=False)
         self.read_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.sizes)
         self.written_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.sizes[:-1])
-        self.positions = nn.Parameter(torch.empty(max_length, width))
+        self.distances = nn.Parameter(torch.zeros(heads, max_length))  # added to attention, by how far back a token is
         self.layers = nn.ModuleList(CausalLayer(width, heads, hidden, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.decoders = nn.ModuleList(LevelDecoder(width, hidden, size, dropout) for size in self.sizes)
+        ids, scored = SemanticIds(codes.numpy(), self.sizes), vectors if write_vectors else None
+        self.decoders = nn.ModuleList(
+            LevelDecoder(Branches(ids, level, scored), width, hidden, dropout) for level in range(len(self.sizes))
+        )
         self.project = nn.Linear(vectors.shape[1], width) if vectors is not None else None
         self.dropout = Dropout(dropout)
         for table in (*self.read_tables, *self.written_tables):
             nn.init.normal_(table.weight, std=0.02)
-        nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the cross-entropy of the codes of every position's next item, the mean over positions and levels' sum."""
         items = torch.from_numpy(batch.items).to(self.codes.device)
         real = items[:, 1:] != PADDING  # positions that have a next item
         states = self.states(items[:, :-1], generator)[real]  # (targets, width)
-        wanted = self.codes[items[:, 1:][real]]  # (targets, levels)
+        targets = items[:, 1:][real]
+        wanted = self.codes[targets]  # (targets, levels)
+        nodes = torch.zeros_like(targets)
         terms = {}
-        for level in range(len(self.sizes)):
-            logits = self.decoders[level](states)
-            loss = f.cross_entropy(logits, wanted[:, level], label_smoothing=self.smoothing)
+        for level, decoder in enumerate(self._decoders()):
+            loss = f.cross_entropy(decoder(states, nodes), wanted[:, level], label_smoothing=self.smoothing)
             terms[f"loss.{level + 1}"] = loss
             if level + 1 < len(self.sizes):
                 states = states + self.written_tables[level](wanted[:, level])
+                nodes = decoder.branches.node_of[targets]
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
     def states(self, items: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -127,9 +225,12 @@ class OnePassModel(nn.Module):
         if generator is not None and self.training and self.forget:
             kept = torch.rand(items.shape, generator=generator).to(items.device) >= self.forget
             tokens = tokens * kept[..., None]
-        hidden = self.dropout((tokens + self.positions[: items.shape[1]]) * real[..., None])
+        hidden = self.dropout(tokens * real[..., None])
+        place = torch.arange(items.shape[1], device=items.device)
+        back = place[:, None] - place
+        bias = self.distances[:, back.clamp_min(0)].masked_fill(back < 0, -torch.inf)  # (heads, length, length)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, bias)
         normed: Tensor = self.norm(hidden)
         return normed
 
@@ -145,11 +246,16 @@ class OnePassModel(nn.Module):
         """Return the log-probabilities of a level's codes after what every beam has written; see `T5Model.next`."""
         if written is None or codes is None:
             level, state = 0, memory[:, None]
+            nodes = torch.zeros(state.shape[:2], dtype=torch.long, device=state.device)
         else:
             level, state = written.level + 1, written.state + self.written_tables[written.level](codes)
-        return self.decoders[level](state).log_softmax(dim=2), Written(level, state)
+            nodes = self._decoders()[written.level].branches.follow(written.nodes, codes)
+        return self._decoders()[level](state, nodes).log_softmax(dim=2), Written(level, state, nodes)
 
     def keep(self, written: Written, parents: Tensor) -> Written:
         """Return what the beams that are kept have written; parents says which they were, shape (users, beams)."""
         users = torch.arange(len(parents), device=parents.device)[:, None]
-        return Written(written.level, written.state[users, parents])
+        return Written(written.level, written.state[users, parents], written.nodes[users, parents])
+
+    def _decoders(self) -> list[LevelDecoder]:
+        return cast(list[LevelDecoder], list(self.decoders))

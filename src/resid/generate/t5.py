@@ -280,9 +280,9 @@ class T5Model(nn.Module):
                 keys, values = (torch.cat([b, now], dim=3) for b, now in zip(before, (keys, values), strict=True))
             past.append((keys, values))
             hidden = block.decode(hidden, (keys.flatten(0, 1), values.flatten(0, 1)), bias, seen)
-        first = int(self.offsets[level])
-        scores = self._scores(hidden[:, :, 0], self.table.weight[first : first + self.sizes[level]])
-        return scores.log_softmax(dim=2), Written(level, past)
+        first = 1 + sum(self.sizes[:level])
+        scores = self._scores(hidden[:, :, 0], self.table.weight).log_softmax(dim=2)  # as in training, over all tokens
+        return scores[:, :, first : first + self.sizes[level]], Written(level, past)
 
     def keep(self, written: Written, parents: Tensor) -> Written:
         """Return what the beams that are kept have written; parents says which they were, shape (users, beams)."""

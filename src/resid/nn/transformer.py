@@ -102,11 +102,19 @@ class CausalLayer(nn.Module):
         self.perceptron_norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return new vectors, shape (batch, length, width); padding comes last, where no other token looks."""
+    def forward(self, tokens: Tensor, bias: Tensor) -> Tensor:
+        """Return new vectors; padding comes last, where no other token looks.
+
+        Parameters
+        ----------
+        tokens
+            Shape (batch, length, width).
+        bias
+            Added to the attention scores, -inf where a key comes after its query; shape (heads, length, length).
+        """
         split = self.project_in(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (batch, heads, length, width / heads) each
-        mixed = f.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
         tokens = tokens + self.dropout(self.project_out(mixed.transpose(1, 2).flatten(2)))
         wide = self.dropout(f.gelu(self.widen(self.perceptron_norm(tokens))))
         added: Tensor = self.dropout(self.narrow(wide))

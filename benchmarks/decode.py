@@ -1,0 +1,169 @@
+"""Beam search: against `generate` of transformers with equal weights, and as the catalogue grows; one run.
+
+    python benchmarks/decode.py      # five minutes
+
+Writes benchmarks/decode.json.
+
+1. Users per second of the T5 generator at beam 50, here and by `transformers`' `generate` with the same weights and
+   `prefix_allowed_tokens_fn`, which is its way to write only IDs that items have. The 50 items of every user and their
+   order must be the same. Also `generate` without that restriction, which costs less but writes IDs that no item has.
+2. Time of a user as the catalogue grows from 25 thousand to 500 thousand items, for both generators, in turn.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.onepass import OnePassModel
+from resid.generate.t5 import T5Model, to_transformers
+from resid.quantize import SemanticIds
+from resid.quantize.tree import checked_branching
+
+BEAM = 50
+WIDTH = 128
+
+
+def balanced_ids(items: int) -> SemanticIds:
+    """Return IDs of the shape that GAOQ gives by default."""
+    first, second = checked_branching("auto", items)[:2]
+    leaf, last = np.arange(items) % (first * second), np.arange(items) // (first * second)
+    return SemanticIds(np.column_stack([leaf // second, leaf % second, last]))
+
+
+def histories(users: int, items: int, seed: int) -> torch.Tensor:
+    """Return histories of one to 31 items, nine in the mean, padded on the left."""
+    random = np.random.default_rng(seed)
+    lengths = np.clip(random.geometric(1 / 9, users), 1, 31)
+    found = random.integers(0, items, (users, lengths.max()))
+    found[np.arange(found.shape[1]) < found.shape[1] - lengths[:, None]] = -1
+    return torch.from_numpy(found)
+
+
+def t5(ids: SemanticIds) -> T5Model:
+    torch.manual_seed(0)
+    return T5Model(torch.from_numpy(ids.codes), ids.sizes).eval()
+
+
+def one_pass(ids: SemanticIds) -> OnePassModel:
+    torch.manual_seed(0)
+    vectors = torch.randn(len(ids), WIDTH)
+    model = OnePassModel(torch.from_numpy(ids.codes), ids.sizes, vectors=vectors).eval()
+    for decoder in model.decoders:
+        torch.nn.init.normal_(decoder.ask.weight, std=0.02)
+    return model
+
+
+def ours(model, tables: PrefixTables, asked: torch.Tensor) -> np.ndarray:
+    return items_of(beam_search(model, asked, tables, BEAM), tables, BEAM)[0]
+
+
+class Theirs:
+    """`generate` of transformers, with the same weights."""
+
+    def __init__(self, model: T5Model, ids: SemanticIds):
+        self.model, self.ids, self.offsets = to_transformers(model), ids, model.offsets
+        self.codes = torch.from_numpy(ids.codes).long() + model.offsets
+        self.follow: dict[tuple[int, ...], list[int]] = {}
+        for row in self.codes.tolist():
+            for level, token in enumerate(row):
+                self.follow.setdefault(tuple(row[:level]), {})[token] = True
+        self.follow = {prefix: list(tokens) for prefix, tokens in self.follow.items()}
+
+    @torch.no_grad()
+    def __call__(self, asked: torch.Tensor, restricted: bool) -> np.ndarray:
+        real = asked >= 0
+        tokens = (self.codes[asked.clamp_min(0)] * real[..., None]).flatten(1)
+        written = self.model.generate(
+            input_ids=tokens,
+            attention_mask=real.repeat_interleave(self.codes.shape[1], dim=1).long(),
+            num_beams=BEAM,
+            num_return_sequences=BEAM,
+            max_new_tokens=self.codes.shape[1],
+            do_sample=False,
+            prefix_allowed_tokens_fn=(lambda user, said: self.follow[tuple(said[1:].tolist())]) if restricted else None,
+        )
+        if not restricted:
+            return written.numpy()
+        found = self.ids.find((written[:, 1:] - self.offsets).numpy())
+        return np.array([items[0] for items in found]).reshape(len(asked), BEAM)
+
+
+def seconds(run) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def against_transformers(items: int, batch: int, users: int, rounds: int) -> dict:
+    """Time both sides in turn; the results are compared on the first round."""
+    ids = balanced_ids(items)
+    model, tables = t5(ids), PrefixTables(ids)
+    theirs = Theirs(model, ids)
+    asked = histories(users, items, seed=1)
+    batches = [asked[first : first + batch] for first in range(0, users, batch)]
+    batches = [some[:, (some >= 0).any(dim=0).long().argmax() :] for some in batches]  # no column of padding alone
+    same = np.mean([(ours(model, tables, some) == theirs(some, True)).all(axis=1).mean() for some in batches])
+    times: dict[str, list[float]] = {"ours": [], "theirs": [], "theirs_free": []}
+    for _ in range(rounds):
+        for some in batches:
+            times["ours"].append(seconds(lambda some=some: ours(model, tables, some)))
+            times["theirs"].append(seconds(lambda some=some: theirs(some, True)))
+            times["theirs_free"].append(seconds(lambda some=some: theirs(some, False)))
+    rates = {name: batch / statistics.median(values) for name, values in times.items()}
+    return {
+        "items": items,
+        "batch": batch,
+        "users_with_the_same_50_items": float(same),
+        "users_per_second": rates,
+        "ratio": rates["ours"] / rates["theirs"],
+        "ratio_free": rates["ours"] / rates["theirs_free"],
+    }
+
+
+def as_the_catalogue_grows(kind: str, batch: int, rounds: int) -> dict:
+    """Time both sizes in turn."""
+    sizes = (25_000, 500_000)
+    make = {"onepass": one_pass, "t5": t5}[kind]
+    sides = []
+    for items in sizes:
+        ids = balanced_ids(items)
+        sides.append((make(ids), PrefixTables(ids), histories(batch * rounds, items, seed=2).split(batch)))
+    times: list[list[float]] = [[], []]
+    for turn in range(-2, rounds):  # the first two warm up
+        for side, (model, tables, batches) in enumerate(sides):
+            took = seconds(lambda m=model, t=tables, b=batches[turn]: ours(m, t, b))
+            if turn >= 0:
+                times[side].append(took)
+    medians = [statistics.median(values) for values in times]
+    return {
+        "model": kind,
+        "batch": batch,
+        "levels": {str(items): list(balanced_ids(items).sizes) for items in sizes},
+        "milliseconds": {str(items): 1000 * median for items, median in zip(sizes, medians, strict=True)},
+        "growth": medians[1] / medians[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    found: dict[str, list] = {"transformers": [], "growth": []}
+    out = parser.parse_args().out
+    for batch, users, rounds in ((1, 12, 2), (256, 256, 2)):
+        found["transformers"].append(against_transformers(25_000, batch, users, rounds))
+        print(json.dumps(found["transformers"][-1]), flush=True)
+    for kind in ("onepass", "t5"):
+        for batch, rounds in ((1, 100), (256, 6)):
+            found["growth"].append(as_the_catalogue_grows(kind, batch, rounds))
+            print(json.dumps(found["growth"][-1]), flush=True)
+    out.write_text(json.dumps({"threads": torch.get_num_threads(), "beam": BEAM, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

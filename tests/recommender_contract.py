@@ -1,0 +1,163 @@
+"""What holds for everything that recommends: a test class inherits these and says how to make one."""
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+import resid
+from resid import Dataset, InputError, Recommender
+from resid.evaluate import evaluate, ranking_metrics
+
+
+def walks() -> Dataset:
+    """Users who walk through twelve items in the same circle, each from another beginning."""
+    rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(120) for step in range(6 + user % 7)]
+    items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
+    log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    return Dataset.from_tables(log, items, ["store"])
+
+
+class RecommenderContract:
+    @classmethod
+    def make(cls, data: Dataset) -> Recommender:
+        """Return a fitted recommender; the same one every time."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def data(cls):
+        return walks()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls, data):
+        return cls.make(data)
+
+    HISTORIES = (["i3", "i4"], ["i5", "i6", "i7"], ["i11"])
+
+    def test_items_and_scores(self, model):
+        items, scores = model.recommend(self.HISTORIES, 5)
+        assert items.shape == scores.shape == (3, 5)
+        assert scores.dtype == np.float32
+        assert (np.diff(scores, axis=1) <= 0).all()
+        for row in items:
+            assert len(set(row)) == 5
+            assert set(row) <= {f"i{n}" for n in range(12)}
+        everything, _ = model.recommend(self.HISTORIES, 12)
+        assert all(len(set(row)) == 12 for row in everything)
+
+    def test_one_history(self, model):
+        one, scores = model.recommend(["i3", "i4"], 4)
+        many, _ = model.recommend([["i3", "i4"]], 4)
+        assert one.shape == scores.shape == (4,)
+        assert one.tolist() == many[0].tolist()
+        assert model.recommend([], 4)[0].shape == (0, 4)
+
+    def test_no_user_depends_on_the_others(self, model):
+        random = np.random.default_rng(0)
+        histories = [[f"i{n}" for n in random.integers(0, 12, random.integers(1, 9))] for _ in range(300)]
+        items, scores = model.recommend(histories, 3)
+        for user in (0, 100, 299):
+            alone, values = model.recommend(histories[user], 3)
+            assert values == pytest.approx(scores[user], abs=1e-5)
+            assert alone.tolist() == items[user].tolist()
+
+    def test_what_may_not_be_recommended(self, model):
+        everything, _ = model.recommend(self.HISTORIES, 12)
+        fresh, scores = model.recommend(self.HISTORIES, 12, exclude_seen=True)
+        for row, seen, values in zip(range(3), self.HISTORIES, scores, strict=True):
+            left = [item for item in everything[row] if item not in seen]
+            assert fresh[row].tolist() == left + [None] * len(seen)
+            assert np.isneginf(values[len(left) :]).all()
+        few, _ = model.recommend(self.HISTORIES, 4, allow=["i0", "i2", "i9"])
+        some, _ = model.recommend(self.HISTORIES, 12, deny=["i1", "i2"])
+        for row in range(3):
+            assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
+            assert some[row].tolist() == [i for i in everything[row] if i not in ("i1", "i2")] + [None] * 2
+        with pytest.raises(InputError, match="no item of the catalogue may be recommended"):
+            model.recommend(self.HISTORIES, allow=["i0"], deny=["i0"])
+
+    def test_items_that_are_not_known(self, model, caplog):
+        caplog.set_level(logging.WARNING)
+        items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
+        assert "2 items of histories are not in the catalogue and were skipped, 'new' first" in caplog.text
+        assert "2 histories have no item of the catalogue; they get the most popular items" in caplog.text
+        assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
+        popular = [f"i{index}" for index in np.argsort(-model.catalogue_.counts, kind="stable")]
+        numbers = model.catalogue_.item_ids.to_list()
+        popular = [numbers[index] for index in model.catalogue_.by_popularity[:5]]
+        assert items[1].tolist() == items[2].tolist() == popular
+        assert (scores[1] < 0).all()
+        denied, _ = model.recommend([[]], 5, deny=["gone", popular[0]])
+        assert "1 items of 'deny' are not in the catalogue, 'gone' first" in caplog.text
+        assert denied[0, :4].tolist() == popular[1:]
+
+    @pytest.mark.parametrize(
+        ("histories", "k", "message"),
+        [
+            (["i1"], 0, "k cannot be 0; the catalogue has 12 items"),
+            (["i1"], 13, "k cannot be 13; the catalogue has 12 items"),
+            ("i1", 3, r"a history is a list of item ids, not the text 'i1'; give \['i1'\]"),
+            ([["i1"], "i2"], 3, "some are lists and some are not"),
+        ],
+    )
+    def test_bad_questions(self, model, histories, k, message):
+        with pytest.raises(InputError, match=message):
+            model.recommend(histories, k)
+
+    def test_ranks_are_those_of_the_recommendations(self, model, data):
+        kept, dropped = model.ranks(data.test, 5)
+        for window in (0, 7, 119):
+            history, target = data.test.window(window)
+            ids = data.item_ids.gather(history.astype(np.int64)).to_list()
+            for ranks, exclude in ((kept, False), (dropped, True)):
+                items = model.recommend(ids, 5, exclude_seen=exclude)[0].tolist()
+                wanted = data.item_ids[target]
+                assert ranks[window] == (items.index(wanted) if wanted in items else 5)
+        found = evaluate(model, data, k=5)
+        assert found.figures((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
+        table = found.table()
+        assert table.columns == ["user", "target", "rank", "rank_seen_dropped"]
+        assert table["rank"].drop_nulls().to_list() == [rank + 1 for rank in kept if rank < 5]
+
+    def test_another_process_recommends_the_same(self, model, tmp_path):
+        model.save(tmp_path / "saved")
+        shutil.copytree(tmp_path / "saved", tmp_path / "elsewhere" / "copy")
+        shutil.rmtree(tmp_path / "saved")
+        program = (
+            "import sys, json, resid\n"
+            "items, scores = resid.load(sys.argv[1]).recommend(json.loads(sys.argv[2]), 5)\n"
+            "print(json.dumps([items.tolist(), scores.tobytes().hex()]))"
+        )
+        arguments = [str(tmp_path / "elsewhere" / "copy"), json.dumps(self.HISTORIES)]
+        printed = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+        )
+        items, scores = model.recommend(self.HISTORIES, 5)
+        assert json.loads(printed.stdout) == [items.tolist(), scores.tobytes().hex()]
+        again = type(model).load(tmp_path / "elsewhere" / "copy")
+        assert again.settings == model.settings
+
+    def test_it_belongs_to_its_data(self, model, data):
+        other = Dataset.from_tables(
+            pl.DataFrame({"user": ["a"] * 5, "item": list("xyzvw"), "timestamp": range(5)}), k_core=1
+        )
+        with pytest.raises(InputError, match="the model was fitted to another Dataset"):
+            evaluate(model, other)
+        with pytest.raises(InputError, match="not fitted yet"):
+            type(model)().recommend(["i1"])
+
+    def test_a_model_of_another_kind(self, model, tmp_path):
+        from resid.sequential import CoOccurrence, Popularity
+
+        model.save(tmp_path)
+        other = Popularity if not isinstance(model, Popularity) else CoOccurrence
+        with pytest.raises(InputError, match=f"this is a {type(model).__name__}, not a {other.__name__}"):
+            other.load(tmp_path)
+        assert isinstance(resid.load(tmp_path), type(model))

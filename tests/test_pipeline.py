@@ -1,0 +1,165 @@
+"""The run's folder: stages that are reused, that continue, and that keep out of each other's way."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import resid
+from resid import Dataset, InputError
+from resid.pipeline import read_run
+
+TINY = {
+    "encoder.width": 16,
+    "encoder.hidden": 32,
+    "encoder.epochs": 2,
+    "generator.width": 16,
+    "generator.hidden": 32,
+    "generator.layers": 1,
+    "generator.epochs": 2,
+}
+
+
+class Heard:
+    """Progress that remembers what it was told."""
+
+    def __init__(self):
+        self.steps, self.bars = [], []
+
+    def step(self, text):
+        self.steps.append(text)
+
+    def bar(self, text, total, *, done=0, unit=""):
+        from resid.progress import Silent
+
+        self.bars.append(text)
+        return Silent().bar(text, total, done=done, unit=unit)
+
+
+@pytest.fixture(scope="module")
+def data(shop, tmp_path_factory):
+    made = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
+    made.save(tmp_path_factory.mktemp("pipeline") / "data")
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pipeline") / "run"
+    resid.fit(data, "resid", folder, changes=TINY)
+    return folder
+
+
+def _heard(data, folder, changes, recipe="resid"):
+    heard = Heard()
+    resid.fit(data, recipe, folder, changes=changes, progress=heard)
+    return heard
+
+
+def _answer(model, data):
+    items, scores = model.recommend([data.item_ids[:3].to_list()], 5)
+    return items.tolist(), scores.tobytes()
+
+
+def test_from_tables_to_recommendations(data, run):
+    model = resid.load(run)
+    items, scores = model.recommend([data.item_ids[:3].to_list()], 5)
+    assert items.shape == scores.shape == (1, 5)
+    assert len(model.semantic_ids) == data.n_items
+    assert resid.Recipe.read(run / "recipe.toml").part("encoder").settings.epochs == 2
+    known = read_run(run)
+    assert known["data"] == str(data.folder.resolve())
+    assert set(known["stages"]) == {"encoder", "quantizer", "generator"}
+    assert all((run / folder).is_dir() for folder in known["stages"].values())
+
+
+def test_the_same_again_reuses_everything(data, run):
+    before = _answer(resid.load(run), data)
+    heard = _heard(data, run, TINY)
+    assert heard.bars == []  # nothing was trained
+    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Encoder", "Quantizer"]
+    assert "Finished already" in heard.steps
+    assert _answer(resid.load(run), data) == before
+
+
+def test_a_change_runs_its_stage_and_those_after_it(data, run):
+    heard = _heard(data, run, TINY | {"quantizer.branching": (3, 2)})
+    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Encoder"]
+    assert heard.bars == ["Epoch 1 of 2", "Epoch 2 of 2"]  # of the generator
+    assert resid.load(run).ids_.sizes[:2] == (3, 2)
+    heard = _heard(data, run, TINY)  # and the old settings are still there
+    assert heard.bars == []
+
+
+def test_lost_embeddings_are_made_again(data, run):
+    folder = run / read_run(run)["stages"]["encoder"] / "embeddings"
+    (folder / "vectors.npy").write_bytes(b"no numbers")
+    heard = _heard(data, run, TINY)
+    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Quantizer"]
+    assert heard.bars == []  # the encoder was finished, it only had to embed again
+
+
+def test_without_a_folder_nothing_is_left(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = resid.fit(data, "cooccurrence")
+    assert not list(tmp_path.iterdir())
+    assert model.name == "cooccurrence"
+    assert _answer(resid.fit(data.folder, "cooccurrence"), data) == _answer(model, data)  # a path is as good
+
+
+def test_folders_that_cannot_be_used(data, run, log, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match=r"mine: this exists and is not a run \(it has thesis.txt\)"):
+        resid.fit(data, "popularity", tmp_path / "mine")
+    with pytest.raises(InputError, match=r"thesis.txt: this is a file; name a folder"):
+        resid.fit(data, "popularity", tmp_path / "mine" / "thesis.txt")
+    with pytest.raises(InputError, match="this is a run on another Dataset"):
+        resid.fit(Dataset.from_tables(log), "popularity", run)
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another run is using this folder"):
+            resid.fit(data, "popularity", run)
+    saved = (run / "run.json").read_text()
+    try:
+        for text, message in (("{", "damaged"), (json.dumps({"format": 9}), "format 9 is not known here, 1 is")):
+            (run / "run.json").write_text(text)
+            with pytest.raises(InputError, match=message):
+                resid.fit(data, "popularity", run)
+    finally:
+        (run / "run.json").write_text(saved)
+
+
+PROGRAM = """
+import json, sys, resid
+resid.fit(sys.argv[1], "resid", sys.argv[2], changes=json.loads(sys.argv[3]))
+"""
+
+
+def test_killed_at_any_moment_it_continues(data, tmp_path):
+    """Killed again and again after other times, the run ends with the model of a run that was not."""
+    changes = TINY | {"encoder.epochs": 4, "generator.epochs": 6}
+    command = [sys.executable, "-c", PROGRAM, str(data.folder), str(tmp_path / "killed"), json.dumps(changes)]
+    random = np.random.default_rng(0)
+    kills = 0
+    for signal_number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begin, limit = time.monotonic(), random.uniform(0, 2.5)
+        while process.poll() is None and not (tmp_path / "killed" / "run.json").exists():
+            time.sleep(0.01)  # imports
+        while process.poll() is None and time.monotonic() - begin < limit + 2:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.kill(process.pid, signal_number)
+            kills += 1
+        process.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    assert kills
+    whole = resid.fit(data, "resid", tmp_path / "whole", changes=changes)
+    assert _answer(resid.load(tmp_path / "killed"), data) == _answer(whole, data)
