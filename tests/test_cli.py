@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from resid import Dataset
+from resid import Dataset, Recipe, load
 from resid.cli import main
 from resid.data import synthetic_shop
 
@@ -89,18 +90,21 @@ class TestCommands:
         assert main([*arguments, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["paper"]["users"] == 94_515
 
-    def test_demo_in_a_process_of_its_own(self, tmp_path):
-        answer = run("demo", cwd=tmp_path)
-        assert answer.returncode == 0, answer.stderr
-        assert "the test target" in answer.stdout
-        rows = [line.split("│")[1:-1] for line in answer.stdout.splitlines() if line.startswith("│ ")]
-        epochs = [
-            [float(cell.split()[0]) for cell in row] for row in rows if len(row) == 5 and row[0].split()[0].isdigit()
-        ]
-        assert len(epochs) == 8
-        assert epochs[-1][2] > 1.5 * epochs[0][2]  # Metric 1 rises
-        assert epochs[-1][4] > epochs[0][4]  # so does Metric 2
-        assert Dataset.load(tmp_path / "demo-shop").field_names == ("store", "cat1", "cat2", "cat3")
+    def test_demo(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setitem(
+            vars(sys.modules["resid.cli.demo"]), "_SHOP", {"users": 1_500, "items": 400, "interactions": 15_000}
+        )
+        monkeypatch.chdir(tmp_path)
+        assert main(["demo"]) == 0
+        shown = capsys.readouterr().out
+        rows = re.findall(r"│ (popularity|co-occurrence|ReSID) +│ ([0-9.]+) │ ([0-9.]+) │ ([0-9.]+) │", shown)
+        recall = {name: float(value) for name, _, value, _ in rows}
+        assert recall["popularity"] < recall["co-occurrence"] < recall["ReSID"]
+        assert shown.count("← what came next") == 2
+        command = re.search(r"resid (recommend demo-shop/run --history \S+ -k 5)", shown)[1]  # what it says to try
+        assert main([*command.split(), "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["items"]) == 5
+        assert Dataset.load(tmp_path / "demo-shop" / "data").field_names == ("store", "cat1", "cat2", "cat3")
 
     def test_output_that_nobody_reads_or_can_show(self, tables, tmp_path):
         assert run("prepare", *tables, "--fields", "store", "--out", tmp_path / "data").returncode == 0
@@ -137,6 +141,128 @@ class TestEncode:
         arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "learning_rate=1e30", "--epochs", "2"]
         assert main(arguments) == 3
         assert "Error: step 2, epoch 1: 'loss." in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def fitted(prepared, tmp_path_factory):
+    """A run of tiny parts, made in the shell."""
+    folder = tmp_path_factory.mktemp("fitted") / "run"
+    tiny = [
+        f"--set={stage}.{name}" for stage in ("encoder", "generator") for name in ("width=16", "hidden=16", "epochs=1")
+    ]
+    assert main(["fit", str(prepared), "--out", str(folder), *tiny, "--seed", "1"]) == 0
+    return folder
+
+
+class TestRun:
+    def test_fit(self, fitted, prepared, capsys):
+        settings = Recipe.read(fitted / "recipe.toml")
+        assert settings.part("generator").settings.seed == settings.part("quantizer").settings.seed == 1
+        assert (
+            main(["fit", str(prepared), "--out", str(fitted), "--recipe", str(fitted / "recipe.toml"), "--json"]) == 0
+        )
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["epochs"] == facts["best"]["epoch"] == 1
+
+    def test_evaluate(self, fitted, prepared, tmp_path, capsys):
+        assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
+        shown = capsys.readouterr().out
+        for text in ("R@3", "N@7", "seen items", "dropped", "history 6–10", "among free beams"):
+            assert text in shown
+        figures = json.loads((fitted / "evaluation" / "test.json").read_text())
+        ranks = pl.read_parquet(fitted / "evaluation" / "test.parquet")
+        assert len(ranks) == figures["users"] == Dataset.load(prepared).n_users
+        assert figures["seen_kept"]["recall@7"] == pytest.approx(ranks["rank"].is_not_null().mean())
+        low, high = figures["seen_kept"]["intervals"]["recall@7"]
+        assert low < figures["seen_kept"]["recall@7"] < high
+        for decoding in ("exact", "free"):
+            arguments = ["evaluate", str(fitted / "model"), "--data", str(prepared), "--split", "validation"]
+            assert main([*arguments, "--decoding", decoding, "--out", str(tmp_path), "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["decoding"] == decoding
+            assert (tmp_path / f"validation-{decoding}.json").exists()
+
+    def test_recommend(self, fitted, prepared, shop, tmp_path, capsys):
+        data = Dataset.load(prepared)
+        history = ",".join(data.item_ids[:2])
+        assert main(["recommend", str(fitted), "--history", history, "-k", "3"]) == 0
+        shown = capsys.readouterr().out
+        assert "title" in shown
+        assert main(["recommend", str(fitted), "--history", history, "-k", "3", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(found["items"]) == len(found["scores"]) == 3
+        assert all(item in shown for item in found["items"])
+        (tmp_path / "deny.txt").write_text(f"{found['items'][0]}\n\n")
+        assert (
+            main(
+                [
+                    "recommend",
+                    str(fitted),
+                    "--history",
+                    history,
+                    "-k",
+                    "2",
+                    "--deny",
+                    str(tmp_path / "deny.txt"),
+                    "--json",
+                ]
+            )
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["items"] == found["items"][1:]
+        shop.interaction_table.write_csv(tmp_path / "log.csv")
+        out = tmp_path / "found.parquet"
+        assert (
+            main(["recommend", str(fitted), "--histories", str(tmp_path / "log.csv"), "--out", str(out), "-k", "4"])
+            == 0
+        )
+        table = pl.read_parquet(out)
+        assert table.columns == ["user", "rank", "item", "score"]
+        user = table["user"][0]
+        history = shop.interaction_table.filter(pl.col("user") == user).sort("timestamp", maintain_order=True)["item"]
+        alone, _ = load(fitted).recommend(history.to_list(), 4)
+        assert table.filter(pl.col("user") == user)["item"].to_list() == alone.tolist()
+
+    def test_inspect_a_run(self, fitted, capsys):
+        assert main(["inspect", str(fitted), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert {"distortion", "overlap"} <= set(found["levels"][0])
+
+    def test_recipes(self, capsys):
+        assert main(["recipes"]) == 0
+        assert "famae → gaoq → onepass" in capsys.readouterr().out
+        assert main(["recipes", "--json"]) == 0
+        assert "resid-t5" in json.loads(capsys.readouterr().out)
+        assert main(["recipes", "show", "resid"]) == 0
+        assert capsys.readouterr().out == Recipe.read("resid").toml()
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("recommend {run} --history a -k 0", "k cannot be 0"),
+            ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
+            ("recommend {run} --histories x.csv", "--histories needs --out"),
+            ("recommend {run} --histories nowhere.csv --out x", "nowhere.csv: there is no such file"),
+            ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be whole numbers from 1"),
+            ("evaluate {run}/model", "it is not known to which Dataset this was fitted; give it with --data"),
+            ("evaluate {data}", "no model is here"),
+            ("inspect {data}", "there are no semantic IDs here, this is not the folder of a run"),
+            ("fit {data} --out {data}", "this exists and is not a run (it has dataset.json)"),
+            ("fit {data} --out x --set encoder.epoch=1", "did you mean 'epochs'?"),
+            ("fit {data} --out x --recipe resit", "did you mean 'resid'?"),
+            ("encode {data} --out x --recipe popularity", "the recipe 'popularity' has no encoder"),
+        ],
+    )
+    def test_what_cannot_be_done(self, fitted, prepared, capsys, command, message):
+        assert main(command.format(run=fitted, data=prepared).split()) == 2
+        assert message in capsys.readouterr().err
+
+    def test_a_baseline(self, prepared, tmp_path, capsys):
+        assert main(["fit", str(prepared), "--out", str(tmp_path / "run"), "--recipe", "cooccurrence"]) == 0
+        assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+        assert "decoding" not in json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert main(["evaluate", str(tmp_path / "run"), "--decoding", "exact"]) == 2
+        assert "is no generator, it always ranks the whole catalogue" in capsys.readouterr().err
 
 
 class TestBadInput:

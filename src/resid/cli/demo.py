@@ -16,6 +16,7 @@ from resid.data.synthetic import synthetic_shop
 from resid.evaluate import evaluate
 from resid.progress import ConsoleProgress
 
+_SHOP = {"users": 6_000, "items": 2_000, "interactions": 60_000}
 _SMALL = {  # what learns such a shop in seconds
     "encoder.width": 64,
     "encoder.hidden": 128,
@@ -44,8 +45,9 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     """
     refuse_foreign_folder(out / "data", MANIFEST)
     progress = ConsoleProgress(errors)
-    errors.print("A synthetic shop: 6,000 users, 2,000 items, 60,000 interactions.", highlight=False)
-    shop = synthetic_shop(users=6_000, items=2_000, interactions=60_000, seed=0)
+    sizes = ", ".join(f"{count:,} {what}" for what, count in _SHOP.items())
+    errors.print(f"A synthetic shop: {sizes}.", highlight=False)
+    shop = synthetic_shop(**_SHOP, seed=0)
     data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"], progress=progress)
     data.save(out / "data")
     output.print(steps_table(data))
