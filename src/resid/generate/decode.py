@@ -48,6 +48,39 @@ class PrefixTables:
         self.parents = [torch.from_numpy(ids.parent_of(depth + 1)).to(device) for depth in range(ids.levels)]
         self.first = [torch.from_numpy(ids.first_child(depth)).to(device) for depth in range(ids.levels)]
         self.codes = [torch.from_numpy(ids.node_codes(depth + 1)).long().to(device) for depth in range(ids.levels)]
+        self.most = [int(first.diff().max()) for first in self.first]
+        # Where every node has every code, as in all levels of a balanced tree but the last, nothing has to be looked up.
+        self.full = [bool((first.diff() == size).all()) for first, size in zip(self.first, ids.sizes, strict=True)]
+
+    def of_children(self, level: int, nodes: Tensor, values: Tensor) -> Tensor:
+        """Return the values of the codes that the children of nodes have, in their order.
+
+        Parameters
+        ----------
+        level
+            Of the codes.
+        nodes
+            Where the beams are, -1 for nowhere; shape (users, beams).
+        values
+            Of all codes, shape (users, beams, codes).
+
+        Returns
+        -------
+        Tensor
+            Shape (users, beams, most children), -inf beyond a node's children.
+        """
+        if self.full[level]:
+            return values
+        first, known = self.first[level], nodes.clamp_min(0)
+        step = torch.arange(self.most[level], device=nodes.device)
+        children = first[known][:, :, None] + step
+        real = children < first[known + 1][:, :, None]
+        codes = self.codes[level][children.clamp_max_(len(self.codes[level]) - 1)]
+        return values.gather(2, codes).masked_fill_(~real, -torch.inf)
+
+    def step(self, level: int, nodes: Tensor, codes: Tensor) -> Tensor:
+        """Return the nodes that codes lead to, -1 where no item has that prefix; any shape."""
+        return torch.from_numpy(self.ids.step(level, nodes.cpu().numpy(), codes.cpu().numpy())).to(nodes.device)
 
 
 @dataclass
@@ -66,7 +99,7 @@ class Beams:
     scores: Tensor
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def beam_search(
     generator: Generator, histories: Tensor, tables: PrefixTables, beam: int, *, constrained: bool = True
 ) -> Beams:
@@ -86,25 +119,27 @@ def beam_search(
         Write only IDs that an item has. Otherwise any code may follow, and beams may end nowhere.
     """
     memory = generator.read(histories)
-    users, device = len(histories), histories.device
-    nodes = torch.zeros(users, 1, dtype=torch.long, device=device)
-    scores = torch.zeros(users, 1, device=device)
+    nodes = torch.zeros(len(histories), 1, dtype=torch.long, device=histories.device)
+    scores = torch.zeros(len(histories), 1, device=histories.device)
     written, chosen = None, None
-    for level, size in enumerate(generator.sizes):
+    for level in range(len(generator.sizes)):
         log_probabilities, written = generator.next(memory, written, chosen)  # (users, beams, codes)
-        codes, following = _children(tables, level, nodes) if constrained else _all_codes(tables, level, nodes, size)
-        values = scores[:, :, None] + log_probabilities.gather(2, codes)
-        if constrained:
-            values = values.masked_fill(following < 0, -torch.inf)
-        width = codes.shape[2]
+        following = tables.of_children(level, nodes, log_probabilities) if constrained else log_probabilities
+        values = scores[:, :, None] + following
         scores, place = values.flatten(1).topk(min(beam, values[0].numel()), dim=1)
-        parents, nodes = place // width, following.flatten(1).gather(1, place)
-        chosen = codes.flatten(1).gather(1, place)
-        written = generator.keep(written, parents)
-    return Beams(nodes.masked_fill(scores == -torch.inf, -1), scores.masked_fill(nodes < 0, -torch.inf))
+        parents, step = place // values.shape[2], place % values.shape[2]
+        nodes = nodes.gather(1, parents)
+        if constrained:
+            nodes = (tables.first[level][nodes.clamp_min(0)] + step).masked_fill(scores == -torch.inf, -1)
+            chosen = tables.codes[level][nodes.clamp_min(0)]
+        else:
+            nodes, chosen = tables.step(level, nodes, step), step
+        if level + 1 < len(generator.sizes):
+            written = generator.keep(written, parents)
+    return Beams(nodes, scores.masked_fill(nodes < 0, -torch.inf))
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Beams:
     """Score every ID after each history, through the tree: what a search without end would find.
 
@@ -137,24 +172,6 @@ def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Be
         found.append(scores)
     best, nodes = torch.cat(found).sort(dim=1, descending=True, stable=True)
     return Beams(nodes, best)
-
-
-def _children(tables: PrefixTables, level: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes that may follow each beam and the nodes they lead to, -1 for none; (users, beams, most children)."""
-    first, known = tables.first[level], nodes.clamp_min(0)
-    begin = first[known]
-    count = torch.where(nodes >= 0, first[known + 1] - begin, 0)
-    step = torch.arange(int(count.max()), device=nodes.device)
-    real = step < count[:, :, None]
-    children = torch.where(real, begin[:, :, None] + step, 0)
-    return tables.codes[level][children], children.masked_fill(~real, -1)
-
-
-def _all_codes(tables: PrefixTables, level: int, nodes: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return all codes of a level and the nodes they lead to, -1 where no item has that prefix."""
-    codes = torch.arange(size, device=nodes.device).expand(*nodes.shape, size)
-    following = tables.ids.step(level, nodes[:, :, None].cpu().numpy(), codes.cpu().numpy())
-    return codes, torch.from_numpy(following).to(nodes.device)
 
 
 def items_of(beams: Beams, tables: PrefixTables, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -299,7 +299,8 @@ def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
         _, axes = np.linalg.eigh((dense.T @ dense).astype(np.float64))  # ascending
         dense = dense @ axes[:, : -width - 1 : -1].astype(np.float32)
     scale = max(float(np.sqrt(np.square(dense, dtype=np.float64).mean())), 1e-12)
-    return (dense / scale).astype(np.float32, copy=False)
+    reduced: NDArray[np.float32] = (dense / scale).astype(np.float32, copy=False)
+    return reduced
 
 
 def _digest(array: NDArray[Any]) -> str:
@@ -371,6 +372,7 @@ class T5Generator(_Generator[T5Settings]):
             head_width=s.head_width,
             layers=s.layers,
             dropout=s.dropout,
+            max_length=max_length,
             vectors=vectors,
         )
 

@@ -21,6 +21,8 @@ from resid.data.batches import PADDING, SequenceBatch
 from resid.nn import CausalLayer, Dropout
 from resid.quantize.ids import SemanticIds
 
+_ONE_BY_ONE = 32  # vectors for which it pays to go through the nodes one by one instead of copying them
+
 
 @dataclass
 class Written:
@@ -67,6 +69,7 @@ class Branches(nn.Module):
         first, codes = torch.from_numpy(ids.first_child(level)), torch.from_numpy(ids.node_codes(level + 1)).long()
         node_of = torch.from_numpy(ids.node_of(level + 1))  # (items,)
         self.most = int(first.diff().max())
+        self.full = bool((first.diff() == self.size).all())  # every node has every code, so the n-th child has code n
         means = None
         if vectors is not None:
             counts = torch.bincount(node_of, minlength=len(codes))
@@ -104,12 +107,45 @@ class Branches(nn.Module):
         if len(self.first) == 2:  # the root alone
             return scores.index_add(-1, self.codes, asked @ self.vectors.T)
         known = nodes.clamp_min(0)
-        begin = self.first[known]
-        step = torch.arange(self.most, device=nodes.device)
-        real = (step < (self.first[known + 1] - begin)[..., None]) & (nodes >= 0)[..., None]
-        children = torch.where(real, begin[..., None] + step, 0)  # (..., most)
-        products = (self.vectors[children] @ asked[..., None])[..., 0]
-        return scores.scatter_add(-1, self.codes[children], products * real)
+        # Where nothing was reached nothing is added.
+        asked = asked * (nodes >= 0)[..., None]
+        if nodes.numel() * self.most > _ONE_BY_ONE * len(self.first) or self.most > _ONE_BY_ONE:
+            products = self._products_by_node(asked.flatten(0, -2), known.flatten()).view(*nodes.shape, self.most)
+            if self.full:
+                return scores + products
+        else:
+            products = None
+        children = self.first[known][..., None] + torch.arange(self.most, device=nodes.device)  # (..., most)
+        real = children < self.first[known + 1][..., None]
+        children = children.clamp_max(len(self.codes) - 1)
+        if products is None:
+            products = (self.vectors[children] @ asked[..., None])[..., 0] * real
+        return scores.scatter_add(-1, self.codes[children], products)
+
+    def _products_by_node(self, asked: Tensor, nodes: Tensor) -> Tensor:
+        """Multiply all that ask at a node with its children at once: nothing is copied, but nodes come one by one.
+
+        Parameters
+        ----------
+        asked
+            Shape (n, d).
+        nodes
+            Shape (n,).
+
+        Returns
+        -------
+        Tensor
+            Shape (n, most); 0 beyond a node's children.
+        """
+        vectors = cast(Tensor, self.vectors)
+        ordered, order = nodes.sort(stable=True)
+        at, counts = torch.unique_consecutive(ordered, return_counts=True)
+        firsts, lasts = self.first[at].tolist(), self.first[at + 1].tolist()
+        parts = [
+            f.pad(rows @ vectors[first:last].T, (0, self.most - last + first))
+            for rows, first, last in zip(torch.split(asked[order], counts.tolist()), firsts, lasts, strict=True)
+        ]
+        return torch.cat(parts)[order.argsort()]
 
 
 class LevelDecoder(nn.Module):

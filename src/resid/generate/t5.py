@@ -22,31 +22,50 @@ from resid.nn import Dropout
 _BUCKETS, _FARTHEST = 32, 128  # relative positions: so many buckets, the last for all that are farther
 
 
+class Norm(nn.Module):
+    """Divides by the root of the mean square; a third of the operations of `torch.nn.RMSNorm`, which count for one user."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return new vectors of the same shape."""
+        normed: Tensor = f.normalize(tokens, dim=-1) * (self.weight * tokens.shape[-1] ** 0.5)
+        return normed
+
+
 class Attention(nn.Module):
     """Attention without biases and without scaling, whose scores may have a bias by position."""
 
     def __init__(self, width: int, heads: int, head_width: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
-        inner = heads * head_width
-        self.query, self.key, self.value = (nn.Linear(width, inner, bias=False) for _ in range(3))
-        self.out = nn.Linear(inner, width, bias=False)
+        self.heads, self.inner = heads, heads * head_width
+        self.project_in = nn.Linear(width, 3 * self.inner, bias=False)  # queries, keys, values
+        self.out = nn.Linear(self.inner, width, bias=False)
         self.dropout = dropout
 
-    def keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each of shape (batch, heads, length, head width)."""
-        return self._split(self.key(tokens)), self._split(self.value(tokens))
+    def project(self, tokens: Tensor) -> Tensor:
+        """Return queries, keys and values, shape (3, batch, heads, length, head width)."""
+        return self._split(self.project_in(tokens), 3)
 
-    def forward(self, asking: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """Return what tokens, shape (batch, queries, width), get from keys and values; bias is added to the scores."""
+    def queries(self, tokens: Tensor) -> Tensor:
+        """Return queries alone, shape (batch, heads, length, head width)."""
+        return self._split(f.linear(tokens, self.project_in.weight[: self.inner]), 1)[0]
+
+    def keys_values(self, tokens: Tensor) -> Tensor:
+        """Return keys and values, shape (2, batch, heads, length, head width)."""
+        return self._split(f.linear(tokens, self.project_in.weight[self.inner :]), 2)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """Return what queries get from keys and values, shape (batch, queries, width); bias is added to the scores."""
         chance = self.dropout if self.training else 0.0
-        query = self._split(self.query(asking))
-        mixed = f.scaled_dot_product_attention(query, keys, values, attn_mask=bias, dropout_p=chance, scale=1.0)
+        mixed = f.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=chance, scale=1.0)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
-    def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
+    def _split(self, tokens: Tensor, parts: int) -> Tensor:
+        return tokens.view(*tokens.shape[:2], parts, self.heads, -1).permute(2, 0, 3, 1, 4)
 
 
 class FeedForward(nn.Module):
@@ -70,15 +89,15 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, head_width: int, hidden: int, dropout: float) -> None:
         super().__init__()
         self.attend = Attention(width, heads, head_width, dropout)
-        self.attend_norm = nn.RMSNorm(width, eps=1e-6)
+        self.attend_norm = Norm(width)
         self.feed = FeedForward(width, hidden, dropout)
-        self.feed_norm = nn.RMSNorm(width, eps=1e-6)
+        self.feed_norm = Norm(width)
         self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Return new vectors of the same shape, (batch, length, width)."""
-        normed = self.attend_norm(hidden)
-        return self.feed_on(hidden + self.dropout(self.attend(normed, *self.attend.keys_values(normed), bias)))
+        queries, keys, values = self.attend.project(self.attend_norm(hidden))
+        return self.feed_on(hidden + self.dropout(self.attend(queries, keys, values, bias)))
 
     def feed_on(self, hidden: Tensor) -> Tensor:
         """Do the second part."""
@@ -92,28 +111,33 @@ class DecoderBlock(Block):
     def __init__(self, width: int, heads: int, head_width: int, hidden: int, dropout: float) -> None:
         super().__init__(width, heads, head_width, hidden, dropout)
         self.cross = Attention(width, heads, head_width, dropout)
-        self.cross_norm = nn.RMSNorm(width, eps=1e-6)
+        self.cross_norm = Norm(width)
 
     def decode(
-        self, hidden: Tensor, past: tuple[Tensor, Tensor], bias: Tensor | None, memory: tuple[Tensor, Tensor, Tensor]
-    ) -> Tensor:
-        """Return new vectors of tokens, shape (users, beams, length, width).
+        self, hidden: Tensor, past: Tensor | None, bias: Tensor, memory: "Memory", layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return new vectors of tokens, shape (users, beams, length, width), and the keys and values of all tokens so far.
 
         Parameters
         ----------
         hidden
             The tokens.
         past
-            Keys and values of the beams' own tokens, shape (users · beams, heads, tokens so far, head width).
+            Keys and values of what the beams wrote before, shape (2, users · beams, heads, tokens, head width).
         bias
-            Of the scores among them.
+            Of the scores among the tokens.
         memory
-            Keys, values and bias of the history, which all beams of a user share.
+            Of the history, which all beams of a user share.
+        layer
+            The number of this one.
         """
-        own = self.attend(self.attend_norm(hidden).flatten(0, 1), *past, bias)
-        hidden = hidden + self.dropout(own).view(hidden.shape)
-        seen = self.cross(self.cross_norm(hidden).flatten(1, 2), *memory)  # beams are queries of one attention
-        return self.feed_on(hidden + self.dropout(seen).view(hidden.shape))
+        projected = self.attend.project(self.attend_norm(hidden).flatten(0, 1))
+        own = projected[1:] if past is None else torch.cat([past, projected[1:]], dim=3)
+        added = self.attend(projected[0], own[0], own[1], bias)
+        hidden = hidden + self.dropout(added).view(hidden.shape)
+        asked = self.cross.queries(self.cross_norm(hidden).flatten(1, 2))  # beams are queries of one attention
+        seen = self.cross(asked, *memory.layers[layer], memory.bias)
+        return self.feed_on(hidden + self.dropout(seen).view(hidden.shape)), own
 
 
 @dataclass
@@ -122,12 +146,14 @@ class Memory:
 
     Attributes
     ----------
-    layers : list of (keys, values, bias)
-        For every layer of the decoder; keys and values have shape (users, heads, length, head width), and the bias is 0
-        where there is a token and -inf where there is padding, shape (users, 1, 1, length).
+    layers : list of Tensor
+        Keys and values for every layer of the decoder, shape (2, users, heads, length, head width).
+    bias : Tensor
+        0 where there is a token and -inf where there is padding, shape (users, 1, 1, length).
     """
 
-    layers: list[tuple[Tensor, Tensor, Tensor]]
+    layers: list[Tensor]
+    bias: Tensor
 
 
 @dataclass
@@ -138,12 +164,12 @@ class Written:
     ----------
     level : int
         The level of the last scores.
-    past : list of (keys, values)
-        For every layer of the decoder, shape (users, beams, heads, tokens, head width).
+    past : Tensor
+        Keys and values of every layer of the decoder, shape (layers, 2, users, beams, heads, tokens, head width).
     """
 
     level: int
-    past: list[tuple[Tensor, Tensor]]
+    past: Tensor
 
 
 class T5Model(nn.Module):
@@ -157,12 +183,16 @@ class T5Model(nn.Module):
         Codes of every level.
     width, hidden, heads, head_width, layers, dropout
         Of the network; as many layers in the encoder as in the decoder.
+    max_length
+        The most items of a history.
     vectors
         Item vectors, shape (items, d), that are projected and added to the tokens of the history; None reads codes alone.
     """
 
     codes: Tensor
     offsets: Tensor
+    encoder_buckets: Tensor
+    decoder_buckets: Tensor
     vectors: Tensor | None
 
     def __init__(
@@ -176,6 +206,7 @@ class T5Model(nn.Module):
         head_width: int = 32,
         layers: int = 4,
         dropout: float = 0.1,
+        max_length: int = 31,
         vectors: Tensor | None = None,
     ) -> None:
         super().__init__()
@@ -188,9 +219,16 @@ class T5Model(nn.Module):
         shape = (width, heads, head_width, hidden, dropout)
         self.encoder = nn.ModuleList(Block(*shape) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderBlock(*shape) for _ in range(layers))
-        self.encoder_norm, self.decoder_norm = nn.RMSNorm(width, eps=1e-6), nn.RMSNorm(width, eps=1e-6)
+        self.encoder_norm, self.decoder_norm = Norm(width), Norm(width)
         self.encoder_bias, self.decoder_bias = nn.Embedding(_BUCKETS, heads), nn.Embedding(_BUCKETS, heads)
         self.dropout = Dropout(dropout)
+        for name, length, both_ways in (
+            ("encoder", max_length * len(self.sizes), True),
+            ("decoder", len(self.sizes), False),
+        ):
+            place = torch.arange(length)
+            buckets = _bucket(place[None] - place[:, None], both_ways=both_ways)
+            self.register_buffer(f"{name}_buckets", buckets, persistent=False)
         self.project = nn.Linear(vectors.shape[1], width, bias=False) if vectors is not None else None
         self._initialise(width, heads, head_width, hidden)
 
@@ -201,9 +239,8 @@ class T5Model(nn.Module):
             nn.init.normal_(bias.weight, std=width**-0.5)
         for module in self.modules():
             if isinstance(module, Attention):
-                nn.init.normal_(module.query.weight, std=(width * head_width) ** -0.5)
-                nn.init.normal_(module.key.weight, std=width**-0.5)
-                nn.init.normal_(module.value.weight, std=width**-0.5)
+                nn.init.normal_(module.project_in.weight[: module.inner], std=(width * head_width) ** -0.5)
+                nn.init.normal_(module.project_in.weight[module.inner :], std=width**-0.5)
                 nn.init.normal_(module.out.weight, std=(heads * head_width) ** -0.5)
             elif isinstance(module, FeedForward):
                 nn.init.normal_(module.widen.weight, std=width**-0.5)
@@ -229,21 +266,20 @@ class T5Model(nn.Module):
         padding = torch.zeros(real.shape, dtype=hidden.dtype, device=hidden.device).masked_fill_(~real, -torch.inf)
         padding = padding.repeat_interleave(len(self.sizes), dim=1)[:, None, None]
         padding = padding.masked_fill(~real.any(dim=1)[:, None, None, None], 0)  # an empty history reads padding
-        place = torch.arange(length, device=hidden.device)
-        bias = self.encoder_bias(_bucket(place[None] - place[:, None], both_ways=True)).permute(2, 0, 1) + padding
+        bias = self.encoder_bias(self.encoder_buckets[:length, :length]).permute(2, 0, 1) + padding
         for block in self.encoder:
             hidden = block(hidden, bias)
         hidden = self.dropout(self.encoder_norm(hidden))
-        return Memory([(*block.cross.keys_values(hidden), padding) for block in self._decoder_blocks()])
+        return Memory([block.cross.keys_values(hidden) for block in self._decoder_blocks()], padding)
 
     def write(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return the scores of all tokens after each of these, shape (users, length) to (users, length, vocabulary)."""
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        bias = self._own_bias(place, place).masked_fill(place[None] > place[:, None], -torch.inf)
+        length = tokens.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=tokens.device).triu(1)
+        bias = self._own_bias()[:, :length, :length].masked_fill(later, -torch.inf)
         hidden = self.dropout(self.table(tokens))[:, None]  # one beam
-        for block, seen in zip(self._decoder_blocks(), memory.layers, strict=True):
-            past = block.attend.keys_values(block.attend_norm(hidden).flatten(0, 1))
-            hidden = block.decode(hidden, past, bias, seen)
+        for layer, block in enumerate(self._decoder_blocks()):
+            hidden, _ = block.decode(hidden, None, bias, memory, layer)
         return self._scores(hidden[:, 0], self.table.weight)
 
     def next(self, memory: Memory, written: Written | None, codes: Tensor | None) -> tuple[Tensor, Written]:
@@ -265,36 +301,35 @@ class T5Model(nn.Module):
         """
         level = 0 if written is None else written.level + 1
         if codes is None:
-            tokens = torch.zeros(len(memory.layers[0][0]), 1, dtype=torch.long, device=self.codes.device)
+            tokens = torch.zeros(len(memory.bias), 1, dtype=torch.long, device=self.codes.device)
         else:
             tokens = codes + self.offsets[level - 1]
-        place = torch.arange(level + 1, device=tokens.device)
-        bias = self._own_bias(place[-1:], place)
+        bias = self._own_bias()[:, level : level + 1, : level + 1]
         hidden = self.table(tokens)[:, :, None]  # (users, beams, 1, width)
         past = []
-        for number, (block, seen) in enumerate(zip(self._decoder_blocks(), memory.layers, strict=True)):
-            pair = block.attend.keys_values(block.attend_norm(hidden).flatten(0, 1))
-            keys, values = (part.view(*tokens.shape, *part.shape[1:]) for part in pair)
-            if written is not None:
-                before = written.past[number]
-                keys, values = (torch.cat([b, now], dim=3) for b, now in zip(before, (keys, values), strict=True))
-            past.append((keys, values))
-            hidden = block.decode(hidden, (keys.flatten(0, 1), values.flatten(0, 1)), bias, seen)
+        for layer, block in enumerate(self._decoder_blocks()):
+            before = written.past[layer].flatten(1, 2) if written is not None else None
+            hidden, own = block.decode(hidden, before, bias, memory, layer)
+            past.append(own)
         first = 1 + sum(self.sizes[:level])
         scores = self._scores(hidden[:, :, 0], self.table.weight).log_softmax(dim=2)  # as in training, over all tokens
-        return scores[:, :, first : first + self.sizes[level]], Written(level, past)
+        kept = torch.stack(past)
+        kept = kept.view(*kept.shape[:2], *tokens.shape, *kept.shape[3:])
+        return scores[:, :, first : first + self.sizes[level]], Written(level, kept)
 
     def keep(self, written: Written, parents: Tensor) -> Written:
         """Return what the beams that are kept have written; parents says which they were, shape (users, beams)."""
+        if written.past.shape[3] == 1:  # the root, which all come from
+            return Written(written.level, written.past.expand(-1, -1, -1, parents.shape[1], -1, -1, -1))
         users = torch.arange(len(parents), device=parents.device)[:, None]
-        return Written(written.level, [(keys[users, parents], values[users, parents]) for keys, values in written.past])
+        return Written(written.level, written.past[:, :, users, parents])
 
     def _decoder_blocks(self) -> Iterator[DecoderBlock]:
         return cast(Iterator[DecoderBlock], iter(self.decoder))
 
-    def _own_bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return the decoder's bias of relative positions, shape (heads, queries, keys)."""
-        bias: Tensor = self.decoder_bias(_bucket(keys[None] - queries[:, None], both_ways=False)).permute(2, 0, 1)
+    def _own_bias(self) -> Tensor:
+        """Return the decoder's bias of relative positions, shape (heads, levels, levels)."""
+        bias: Tensor = self.decoder_bias(self.decoder_buckets).permute(2, 0, 1)
         return bias
 
     def _scores(self, hidden: Tensor, table: Tensor) -> Tensor:
@@ -320,31 +355,32 @@ def _bucket(distance: Tensor, *, both_ways: bool) -> Tensor:
 
 _LAYER_NAMES = {  # ours and those of `transformers`, within a layer; the number of the part depends on the stack
     "attend_norm.weight": "layer.0.layer_norm.weight",
-    "attend.query.weight": "layer.0.SelfAttention.q.weight",
-    "attend.key.weight": "layer.0.SelfAttention.k.weight",
-    "attend.value.weight": "layer.0.SelfAttention.v.weight",
+    "attend.project_in.weight": "layer.0.SelfAttention.{q,k,v}.weight",
     "attend.out.weight": "layer.0.SelfAttention.o.weight",
     "cross_norm.weight": "layer.1.layer_norm.weight",
-    "cross.query.weight": "layer.1.EncDecAttention.q.weight",
-    "cross.key.weight": "layer.1.EncDecAttention.k.weight",
-    "cross.value.weight": "layer.1.EncDecAttention.v.weight",
+    "cross.project_in.weight": "layer.1.EncDecAttention.{q,k,v}.weight",
     "cross.out.weight": "layer.1.EncDecAttention.o.weight",
-    "feed_norm.weight": "layer.{last}.layer_norm.weight",
-    "feed.widen.weight": "layer.{last}.DenseReluDense.wi.weight",
-    "feed.narrow.weight": "layer.{last}.DenseReluDense.wo.weight",
+    "feed_norm.weight": "layer.<last>.layer_norm.weight",
+    "feed.widen.weight": "layer.<last>.DenseReluDense.wi.weight",
+    "feed.narrow.weight": "layer.<last>.DenseReluDense.wo.weight",
 }
 
 
-def transformers_names(model: T5Model) -> dict[str, str]:
-    """Return the name that each of the model's weights has in `transformers`' `T5ForConditionalGeneration`."""
-    names = {"table.weight": "shared.weight"}
+def transformers_names(model: T5Model) -> dict[str, tuple[str, ...]]:
+    """Return the names in `transformers`' `T5ForConditionalGeneration` of each of the model's weights.
+
+    Queries, keys and values, which are one weight here, have three.
+    """
+    names: dict[str, tuple[str, ...]] = {"table.weight": ("shared.weight",)}
     for stack, last in (("encoder", 1), ("decoder", 2)):
-        names[f"{stack}_norm.weight"] = f"{stack}.final_layer_norm.weight"
-        names[f"{stack}_bias.weight"] = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        names[f"{stack}_norm.weight"] = (f"{stack}.final_layer_norm.weight",)
+        names[f"{stack}_bias.weight"] = (f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",)
         for number in range(len(getattr(model, stack))):
             for ours, theirs in _LAYER_NAMES.items():
                 if stack == "decoder" or not ours.startswith("cross"):
-                    names[f"{stack}.{number}.{ours}"] = f"{stack}.block.{number}.{theirs.format(last=last)}"
+                    there = f"{stack}.block.{number}.{theirs}".replace("<last>", str(last))
+                    parts = [there.replace("{q,k,v}", part) for part in "qkv"]
+                    names[f"{stack}.{number}.{ours}"] = tuple(dict.fromkeys(parts))
     return names
 
 
@@ -363,7 +399,7 @@ def to_transformers(model: T5Model) -> Any:
     if model.vectors is not None:
         raise InputError("T5 of transformers reads tokens alone; export a generator with read_vectors off.")
     first = cast(Block, model.encoder[0])
-    width, inner = model.table.weight.shape[1], first.attend.query.weight.shape[0]
+    width, inner = model.table.weight.shape[1], first.attend.inner
     config = transformers.T5Config(
         vocab_size=len(model.table.weight),
         d_model=width,
@@ -382,7 +418,9 @@ def to_transformers(model: T5Model) -> Any:
         eos_token_id=None,
     )
     theirs = transformers.T5ForConditionalGeneration(config).eval()
-    weights = {there: model.state_dict()[here] for here, there in transformers_names(model).items()}
+    weights: dict[str, Tensor] = {}
+    for here, there in transformers_names(model).items():
+        weights |= dict(zip(there, model.state_dict()[here].chunk(len(there)), strict=True))
     theirs.load_state_dict(weights, strict=False)  # the input tables and the output are the shared table
     theirs.tie_weights()
     return theirs
@@ -390,10 +428,14 @@ def to_transformers(model: T5Model) -> Any:
 
 def from_transformers(model: T5Model, theirs: Any) -> None:
     """Give a model the weights of a `T5ForConditionalGeneration` of the same shape."""
-    weights = theirs.state_dict()
+    weights: dict[str, Tensor] = theirs.state_dict()
+    taken: dict[str, Tensor] = {}
     for here, there in transformers_names(model).items():
-        if there not in weights or weights[there].shape != model.state_dict()[here].shape:
-            raise InputError(
-                f"the weight '{there}' of the other model is missing or of another shape; is it of the same size?"
-            )
-    model.load_state_dict({here: weights[there] for here, there in transformers_names(model).items()})
+        parts = model.state_dict()[here].chunk(len(there))
+        for name, part in zip(there, parts, strict=True):
+            if name not in weights or weights[name].shape != part.shape:
+                raise InputError(
+                    f"the weight '{name}' of the other model is missing or of another shape; is it of the same size?"
+                )
+        taken[here] = torch.cat([weights[name] for name in there])
+    model.load_state_dict(taken)
