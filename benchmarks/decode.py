@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from resid.generate import OnePassSettings
 from resid.generate.decode import PrefixTables, beam_search, items_of
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model, to_transformers
@@ -53,10 +54,7 @@ def t5(ids: SemanticIds) -> T5Model:
 def one_pass(ids: SemanticIds) -> OnePassModel:
     torch.manual_seed(0)
     vectors = torch.randn(len(ids), WIDTH)
-    model = OnePassModel(torch.from_numpy(ids.codes), ids.sizes, vectors=vectors).eval()
-    for decoder in model.decoders:
-        torch.nn.init.normal_(decoder.ask.weight, std=0.02)
-    return model
+    return OnePassModel(torch.from_numpy(ids.codes), ids.sizes, layers=OnePassSettings().layers, vectors=vectors).eval()
 
 
 def ours(model, tables: PrefixTables, asked: torch.Tensor) -> np.ndarray:

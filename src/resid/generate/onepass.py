@@ -5,8 +5,8 @@ of an item are fused to one token, a causal Transformer goes once over a history
 next item's codes are written level by level, each from the state and the codes written before it.
 
 Where the items have vectors, each code is scored twice: by what it means everywhere, a row of the level's table, and by
-where it leads from here, the mean vector of the items below. The second needs no learning of its own but a linear map, so
-the generator is good after a few epochs.
+where it leads from here, the cosine with the mean vector of the items below. The second needs no learning of its own but a
+linear map, so the generator is good after a few epochs.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from resid.data.batches import PADDING, SequenceBatch
 from resid.nn import CausalLayer, Dropout
 from resid.quantize.ids import SemanticIds
 
+_SCALE = 12.0  # of cosines, before training
 _ONE_BY_ONE = 32  # vectors for which it pays to go through the nodes one by one instead of copying them
 
 
@@ -54,7 +55,7 @@ class Branches(nn.Module):
     level
         From 0.
     vectors
-        Item vectors, shape (items, d); a node has the mean of its items'. None where they are not used.
+        Item vectors, shape (items, d); a node has the direction of its items' mean. None where they are not used.
     """
 
     first: Tensor
@@ -74,6 +75,7 @@ class Branches(nn.Module):
         if vectors is not None:
             counts = torch.bincount(node_of, minlength=len(codes))
             means = torch.zeros(len(codes), vectors.shape[1]).index_add_(0, node_of, vectors) / counts[:, None]
+            means = f.normalize(means, dim=1)
         keys = torch.from_numpy(ids.parent_of(level + 1)) * self.size + codes
         for name, values in (
             ("first", first),
@@ -149,7 +151,7 @@ class Branches(nn.Module):
 
 
 class LevelDecoder(nn.Module):
-    """Scores the codes of a level: a perceptron beside the state, then products with codes and with nodes' vectors."""
+    """Scores the codes of a level: a perceptron beside the state, then products with codes and cosines with nodes."""
 
     def __init__(self, branches: Branches, width: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -163,14 +165,18 @@ class LevelDecoder(nn.Module):
         self.ask = None
         if branches.vectors is not None:
             self.ask = nn.Linear(width, branches.vectors.shape[1], bias=False)
-            nn.init.zeros_(self.ask.weight)
+            nn.init.normal_(self.ask.weight, std=0.02)
+            self.scale = nn.Parameter(torch.tensor(_SCALE))
 
     def forward(self, state: Tensor, nodes: Tensor) -> Tensor:
         """Return scores, shape (..., width) to (..., codes), after the nodes that were reached, shape (...)."""
         state = state + self.dropout(self.narrow(self.dropout(f.gelu(self.widen(self.norm(state))))))
         state = self.out_norm(state)
         scores: Tensor = self.out(state)
-        return scores if self.ask is None else self.branches.add_products(scores, self.ask(state), nodes)
+        if self.ask is None:
+            return scores
+        asked = f.normalize(self.ask(state), dim=-1) * self.scale
+        return self.branches.add_products(scores, asked, nodes)
 
 
 class OnePassModel(nn.Module):

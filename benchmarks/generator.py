@@ -1,0 +1,119 @@
+"""Training the generators: T5 against transformers' T5, and the one-pass generator against T5; one run.
+
+    python benchmarks/generator.py                             # a synthetic shop; a few minutes
+    python benchmarks/generator.py --data runs/data/scientific # a Dataset of yours
+
+Writes benchmarks/generator.json.
+
+1. Samples per second of T5's training, here and by `transformers`' `T5ForConditionalGeneration` in a plain loop: the same
+   batches, the same size, steps of the two sides in turn, forward, backward and AdamW. The losses on equal weights are equal
+   (tests/generate/test_models.py).
+2. Seconds of an epoch, T5 over the one-pass generator: the same targets, the same IDs.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from resid import Dataset
+from resid.data import Batches, SequenceBatches, synthetic_shop
+from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
+from resid.generate.t5 import T5Model, to_transformers
+from resid.quantize import SemanticIds
+from resid.quantize.tree import checked_branching
+from resid.train import make_optimizers
+
+BATCH = 256
+
+
+class Side:
+    """One way of training, a step at a time."""
+
+    def __init__(self, loss, optimizers):
+        self.loss, self.optimizers, self.seconds, self.samples = loss, optimizers, 0.0, 0
+
+    def step(self, batch) -> None:
+        begin = time.perf_counter()
+        self.loss(batch).backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.seconds += time.perf_counter() - begin
+        self.samples += len(batch)
+
+
+def ours(model, settings) -> Side:
+    model.train()
+    generator = torch.Generator().manual_seed(0)
+    return Side(lambda batch: model(batch, generator)["loss"], make_optimizers(model, settings))
+
+
+def theirs(model: T5Model, settings) -> Side:
+    other = to_transformers(model).train()
+
+    def loss(batch):
+        histories = torch.from_numpy(batch.histories)
+        real = histories >= 0
+        tokens = ((model.codes[histories.clamp_min(0)] + model.offsets) * real[:, :, None]).flatten(1)
+        labels = model.codes[torch.from_numpy(batch.targets)] + model.offsets
+        mask = real.repeat_interleave(labels.shape[1], dim=1).long()
+        return other(input_ids=tokens, attention_mask=mask, labels=labels).loss
+
+    optimizer = torch.optim.AdamW(other.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    return Side(loss, [optimizer])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    if arguments.data:
+        data = Dataset.load(arguments.data)
+    else:
+        shop = synthetic_shop(users=8_000, items=4_000, interactions=60_000, seed=0)
+        data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
+    first, second = checked_branching("auto", data.n_items)[:2]
+    leaf, last = np.arange(data.n_items) % (first * second), np.arange(data.n_items) // (first * second)
+    ids = SemanticIds(np.column_stack([leaf // second, leaf % second, last]))
+    codes = torch.from_numpy(ids.codes)
+    settings = T5Settings()
+    model = T5Generator(settings)._network(codes, ids.sizes, None, data.settings.max_length - 1)
+    sides = {"ours": ours(model, settings), "transformers": theirs(model, settings)}
+    batches = Batches(data.train, BATCH, seed=0)
+    for number, batch in enumerate(batches):
+        for side in sides.values():
+            side.step(batch)
+        if number == 2:  # the first steps warm up
+            for side in sides.values():
+                side.seconds, side.samples = 0.0, 0
+        if number >= arguments.steps:
+            break
+    rates = {name: side.samples / side.seconds for name, side in sides.items()}
+    vectors = torch.from_numpy(np.random.default_rng(0).normal(size=(data.n_items, 128)).astype(np.float32))
+    light = OnePassSettings()
+    one = OnePassGenerator(light)._network(codes, ids.sizes, vectors, data.settings.max_length - 1)
+    side = ours(one, light)
+    for batch in SequenceBatches(data.train, light.batch_size, data.settings.max_length, seed=0):
+        side.step(batch)
+    found = {
+        "threads": torch.get_num_threads(),
+        "windows": len(data.train),
+        "batch_size": BATCH,
+        "t5_samples_per_second": rates,
+        "t5_over_transformers": rates["ours"] / rates["transformers"],
+        "epoch_seconds": {"t5": len(data.train) / rates["ours"], "onepass": side.seconds},
+        "one_pass_batch_size": light.batch_size,
+        "t5_epoch_over_one_pass": len(data.train) / rates["ours"] / side.seconds,
+    }
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
