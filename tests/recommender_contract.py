@@ -68,6 +68,21 @@ class RecommenderContract:
             assert values == pytest.approx(scores[user], abs=1e-5)
             assert alone.tolist() == items[user].tolist()
 
+    def test_the_last_items_of_a_long_history(self, model):
+        longest = model.catalogue_.max_history
+        history = [f"i{n % 12}" for n in range(longest + 9)]
+        items, _ = model.recommend(history, 5)
+        assert items.tolist() == model.recommend(history[-longest:], 5)[0].tolist()
+        indices = np.array([model.catalogue_.find(history)])
+        assert model.top(indices, 5)[0].tolist() == model.top(indices[:, -longest:], 5)[0].tolist()
+
+    def test_what_was_seen_long_ago_is_left_out_too(self, model):
+        history = ["i5", "i6"] + ["i1", "i2", "i3"] * 30
+        items, _ = model.recommend([history, ["i1"]], 12, exclude_seen=True)
+        assert not set(items[0]) & {"i1", "i2", "i3", "i5", "i6"}
+        assert sum(item is not None for item in items[0]) == 7
+        assert model.recommend(history, 12, exclude_seen=True)[0].tolist() == items[0].tolist()
+
     def test_what_may_not_be_recommended(self, model):
         everything, _ = model.recommend(self.HISTORIES, 12)
         fresh, scores = model.recommend(self.HISTORIES, 12, exclude_seen=True)

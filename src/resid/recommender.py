@@ -103,7 +103,7 @@ class Recommender(ABC):
         Parameters
         ----------
         histories
-            Item indices, `PADDING` on the left, one item at least; shape (users, length).
+            Item indices, `PADDING` on the left, one item at least; shape (users, length). The last `max_history` are read.
         k
             How many items; -1 with the score -inf stands where there are fewer.
         exclude_seen
@@ -166,7 +166,7 @@ class Recommender(ABC):
         items = np.full((len(rows), k), -1, dtype=np.int64)
         scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
         with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
-            for users, batch in _by_length(known, self.catalogue_.max_history):
+            for users, batch in _by_length(known, self.catalogue_.max_history, whole=exclude_seen):
                 items[users], scores[users] = (
                     self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed)
                     if batch.shape[1]
@@ -329,18 +329,25 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
     return (True, [rows]) if rows and not lists[0] else (False, [list(row) for row in rows])
 
 
-def _by_length(known: list[Indices], longest: int) -> Iterator[tuple[Indices, Indices]]:
-    """Yield users whose histories are of similar length and their last items as one array, `PADDING` on the left."""
-    lengths = np.minimum([len(indices) for indices in known], longest) if known else np.zeros(0, dtype=np.int64)
-    order = np.argsort(lengths, kind="stable")
-    empty = int((lengths == 0).sum())
-    for first, last in (
-        (0, empty),
-        *((start, min(start + _USERS, len(order))) for start in range(empty, len(order), _USERS)),
-    ):
-        users = order[first:last]
-        if len(users):
-            batch = np.full((len(users), int(lengths[users].max())), PADDING, dtype=np.int64)
+def _by_length(known: list[Indices], longest: int, *, whole: bool) -> Iterator[tuple[Indices, Indices]]:
+    """Yield users whose histories are of similar length, and these as one array, `PADDING` on the left.
+
+    Of a history that is longer than `longest`, its last items; with `whole` all of it, at one of a few lengths, so that what
+    is done with it does not depend on whose history stands beside it.
+    """
+    lengths = np.array([len(indices) for indices in known], dtype=np.int64)
+    if not whole:
+        lengths = np.minimum(lengths, longest)
+    doublings = np.ceil(np.log2(np.maximum(lengths, longest) / longest)).astype(np.int64)
+    groups = np.where(
+        lengths == 0, -1, doublings
+    )  # empty ones, ones that are read whole, ones up to twice as long, ...
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        members = members[np.argsort(lengths[members], kind="stable")]
+        for users in np.split(members, range(_USERS, len(members), _USERS)):
+            width = int(lengths[users].max()) if group <= 0 else longest * 2 ** int(group)
+            batch = np.full((len(users), width), PADDING, dtype=np.int64)
             for row, user in enumerate(users):
-                batch[row, batch.shape[1] - lengths[user] :] = known[user][len(known[user]) - lengths[user] :]
+                batch[row, width - lengths[user] :] = known[user][len(known[user]) - lengths[user] :]
             yield users, batch

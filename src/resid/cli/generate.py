@@ -31,7 +31,7 @@ def generate(
     ids
         The file of the IDs, as `resid quantize` writes it.
     out
-        The run's folder: checkpoints and metrics of every epoch.
+        The run's folder: checkpoints and metrics of every epoch, and the model, for `resid evaluate` and `recommend`.
     embeddings
         The folder with the item embeddings, which the generator then reads beside the codes.
     model
@@ -58,7 +58,10 @@ def generate(
         if model == "onepass"
         else T5Generator(T5Settings().changed(**changes))
     )
-    generator.fit(dataset, known, vectors.vectors if vectors else None, out, progress=ConsoleProgress(errors))
+    generator.fit(
+        dataset, known, vectors.vectors if vectors else None, out / "training", progress=ConsoleProgress(errors)
+    )
+    generator.save(out / "model")
     found = {}
     for name in ("validation", "test"):
         ranks, _ = generator.ranks(getattr(dataset, name))

@@ -82,13 +82,14 @@ class OnePassSettings(GeneratorSettings):
         See `TrainSettings`.
     """
 
-    epochs: Annotated[int, Field(ge=1)] = 60
-    batch_size: Annotated[int, Field(ge=1)] = 256
+    layers: Annotated[int, Field(ge=1)] = 2
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=1)] = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.4
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
     forget: Annotated[float, Field(ge=0, lt=1)] = 0.1
     write_vectors: bool = True
-    patience: Annotated[int, Field(ge=0)] = 8
+    patience: Annotated[int, Field(ge=0)] = 5
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class _Generator(Recommender, Generic[_S]):
         """
         self._require_fit()
         tables, numbers = self._tables(allowed)
-        more = k + (self.catalogue_.max_history if exclude_seen else 0)
+        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
         if exact:
             beams = all_ids(self.model_, self._read(histories), tables)
         else:
@@ -250,7 +251,8 @@ class _Generator(Recommender, Generic[_S]):
 
     def _read(self, histories: Indices) -> Tensor:
         self.model_.eval()
-        return torch.from_numpy(np.asarray(histories, dtype=np.int64)).to(self.model_.codes.device)
+        recent = np.asarray(histories, dtype=np.int64)[:, -self.catalogue_.max_history :]
+        return torch.from_numpy(recent).to(self.model_.codes.device)
 
     def _tables(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTables, Indices]:
         """Return the tree of the IDs that may be written, and the numbers of its items in the catalogue."""
