@@ -21,8 +21,9 @@ import torch
 
 from resid.generate import OnePassSettings
 from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.exchange import to_transformers
 from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model, to_transformers
+from resid.generate.t5 import T5Model
 from resid.quantize import SemanticIds
 from resid.quantize.tree import checked_branching
 

@@ -22,7 +22,8 @@ import torch
 from resid import Dataset
 from resid.data import Batches, SequenceBatches, synthetic_shop
 from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
-from resid.generate.t5 import T5Model, to_transformers
+from resid.generate.exchange import to_transformers
+from resid.generate.t5 import T5Model
 from resid.quantize import SemanticIds
 from resid.quantize.tree import checked_branching
 from resid.train import make_optimizers

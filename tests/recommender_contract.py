@@ -5,6 +5,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ import pytest
 
 import resid
 from resid import Dataset, InputError, Recommender
-from resid.evaluate import evaluate, ranking_metrics
+from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
 
 
 def walks() -> Dataset:
@@ -95,18 +96,19 @@ class RecommenderContract:
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
             assert some[row].tolist() == [i for i in everything[row] if i not in ("i1", "i2")] + [None] * 2
+        with pytest.raises(InputError, match="'deny' is a list of item ids, not the text 'i1'"):
+            model.recommend(self.HISTORIES, deny="i1")
         with pytest.raises(InputError, match="no item of the catalogue may be recommended"):
             model.recommend(self.HISTORIES, allow=["i0"], deny=["i0"])
 
-    def test_items_that_are_not_known(self, model, caplog):
+    def test_items_that_are_not_known(self, model, data, caplog):
         caplog.set_level(logging.WARNING)
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
         assert "2 items of histories are not in the catalogue and were skipped, 'new' first" in caplog.text
         assert "2 histories have no item of the catalogue; they get the most popular items" in caplog.text
         assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
-        popular = [f"i{index}" for index in np.argsort(-model.catalogue_.counts, kind="stable")]
-        numbers = model.catalogue_.item_ids.to_list()
-        popular = [numbers[index] for index in model.catalogue_.by_popularity[:5]]
+        counts = Counter(data.item_ids[int(item)] for user in range(data.n_users) for item in data.history(user)[:-2])
+        popular = sorted(data.item_ids, key=lambda item: (-counts[item], data.item_ids.to_list().index(item)))[:5]
         assert items[1].tolist() == items[2].tolist() == popular
         assert (scores[1] < 0).all()
         denied, _ = model.recommend([[]], 5, deny=["gone", popular[0]])
@@ -120,6 +122,8 @@ class RecommenderContract:
             (["i1"], 13, "k cannot be 13; the catalogue has 12 items"),
             ("i1", 3, r"a history is a list of item ids, not the text 'i1'; give \['i1'\]"),
             ([["i1"], "i2"], 3, "some are lists and some are not"),
+            ([["i1", ["i2"]]], 3, r"a history is a list of item ids; \['i2'\] is not one"),
+            (["i1"], 2.5, "k cannot be 2.5"),
         ],
     )
     def test_bad_questions(self, model, histories, k, message):
@@ -134,12 +138,14 @@ class RecommenderContract:
             for ranks, exclude in ((kept, False), (dropped, True)):
                 items = model.recommend(ids, 5, exclude_seen=exclude)[0].tolist()
                 wanted = data.item_ids[target]
-                assert ranks[window] == (items.index(wanted) if wanted in items else 5)
+                assert ranks[window] == (items.index(wanted) if wanted in items else NOT_FOUND)
         found = evaluate(model, data, k=5)
         assert found.figures((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
         table = found.table()
         assert table.columns == ["user", "target", "rank", "rank_seen_dropped"]
         assert table["rank"].drop_nulls().to_list() == [rank + 1 for rank in kept if rank < 5]
+        with pytest.raises(InputError, match="ranks were looked for up to 5, so there are no figures at 10"):
+            found.figures((5, 10))
 
     def test_another_process_recommends_the_same(self, model, tmp_path):
         model.save(tmp_path / "saved")

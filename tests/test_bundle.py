@@ -7,6 +7,7 @@ import pytest
 
 import resid
 from resid import InputError
+from resid.bundle import _digest
 from resid.sequential import CoOccurrence
 from tests.recommender_contract import walks
 
@@ -18,8 +19,11 @@ def saved(tmp_path):
 
 
 def _manifest(folder, **changes):
+    """Change a manifest as somebody would who knows how it is made."""
     path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    content = json.loads(path.read_text()) | changes
+    del content["sha256"]
+    path.write_text(json.dumps(content | {"sha256": _digest(content)}))
 
 
 def test_it_is_whole(saved):
@@ -48,13 +52,22 @@ def test_nothing_is_there(tmp_path, saved):
         resid.load(saved)
 
 
+def test_a_manifest_that_was_altered(saved):
+    path = saved / "manifest.json"
+    path.write_text(path.read_text().replace('"max_history": 31', '"max_history": 3'))
+    with pytest.raises(InputError, match=r"manifest\.json: altered; copy or save the model again"):
+        resid.load(saved)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"format": 2}, "format 2 is not known here, 1 is; update resid"),
         ({"kind": "oracle"}, "a model of the kind 'oracle' is not known here; update resid"),
         ({"settings": {"last": 0}}, "the setting 'last' cannot be 0"),
-        ({"files": {"../items.parquet": {"sha256": ""}}}, "cannot carry code"),
+        ({"files": {"../items.parquet": {"sha256": ""}, "weights.safetensors": {"sha256": ""}}}, "cannot carry code"),
+        ({"files": {"items.parquet": {"sha256": ""}}}, r"manifest\.json: altered"),
+        ({"max_history": "long"}, "parts of the model do not fit each other"),
     ],
 )
 def test_a_manifest_that_cannot_be_used(saved, changes, message):

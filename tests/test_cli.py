@@ -210,6 +210,12 @@ class TestRun:
             == 0
         )
         assert json.loads(capsys.readouterr().out)["items"] == found["items"][1:]
+        (tmp_path / "allow.txt").write_text(found["items"][0])
+        assert (
+            main(["recommend", str(fitted), "--history", history, "--allow", str(tmp_path / "allow.txt"), "--json"])
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["items"] == found["items"][:1]
         shop.interaction_table.write_csv(tmp_path / "log.csv")
         out = tmp_path / "found.parquet"
         assert (
@@ -241,7 +247,9 @@ class TestRun:
         [
             ("recommend {run} --history a -k 0", "k cannot be 0"),
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
-            ("recommend {run} --histories x.csv", "--histories needs --out"),
+            ("recommend {run} --histories x.csv", "--histories and --out, the Parquet file to write, go together"),
+            ("recommend {run} --history a --out x", "--histories and --out, the Parquet file to write, go together"),
+            ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: this cannot be read as text"),
             ("recommend {run} --histories nowhere.csv --out x", "nowhere.csv: there is no such file"),
             ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be whole numbers from 1"),
             ("evaluate {run}/model", "it is not known to which Dataset this was fitted; give it with --data"),

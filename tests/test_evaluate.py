@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from resid import Dataset
-from resid.evaluate import gains, intervals, ranking_metrics, ranks_of, slices
+from resid.evaluate import NOT_FOUND, gains, intervals, ranking_metrics, ranks_of, slices
 
 
 def test_metrics_by_hand():
     items = np.array([[3, 1, 2], [4, 5, -1], [9, 8, 7]])
     ranks = ranks_of(items, np.array([1, 6, 9]))
-    assert ranks.tolist() == [1, 3, 0]
+    assert ranks.tolist() == [1, NOT_FOUND, 0]
     metrics = ranking_metrics(ranks, (1, 3))
     assert metrics["recall@1"] == pytest.approx(1 / 3)
     assert metrics["recall@3"] == pytest.approx(2 / 3)

@@ -105,6 +105,43 @@ def test_lost_embeddings_are_made_again(data, run):
     assert heard.bars == []  # the encoder was finished, it only had to embed again
 
 
+def test_lost_ids_are_made_again(data, run):
+    path = run / read_run(run)["stages"]["quantizer"] / "ids.parquet"
+    before = path.read_bytes()
+    path.write_bytes(b"no table")
+    heard = _heard(data, run, TINY)
+    assert any("no semantic IDs are here" in step for step in heard.steps)
+    assert path.read_bytes() == before
+
+
+def test_a_fit_that_fails_leaves_the_run_as_it_was(data, run):
+    before = {name: (run / name).read_text() for name in ("run.json", "recipe.toml")}
+    with pytest.raises(InputError, match=r"\[quantizer\] branching=\(5000,\) makes 5,000 leaves"):
+        resid.fit(data, "resid", run, changes=TINY | {"quantizer.branching": (5000,)})
+    assert {name: (run / name).read_text() for name in before} == before
+    (run / "model" / "notes.txt").write_text("mine")
+    try:
+        with pytest.raises(InputError, match=r"not a folder that resid wrote \(it has notes.txt\)"):
+            resid.fit(data, "popularity", run)
+    finally:
+        (run / "model" / "notes.txt").unlink()
+
+
+def test_killed_before_anything_was_written(data, tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".run.json.partial").write_text("{")
+    resid.fit(data, "popularity", tmp_path)
+    assert read_run(tmp_path)["recipe"] == "popularity"
+
+
+def test_several_processes_are_refused(data, tmp_path):
+    class Two:
+        world_size = 2
+
+    with pytest.raises(InputError, match="all stages at once run in one process"):
+        resid.fit(data, "resid", tmp_path, fabric=Two())
+
+
 def test_without_a_folder_nothing_is_left(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = resid.fit(data, "cooccurrence")
@@ -128,7 +165,11 @@ def test_folders_that_cannot_be_used(data, run, log, tmp_path):
             resid.fit(data, "popularity", run)
     saved = (run / "run.json").read_text()
     try:
-        for text, message in (("{", "damaged"), (json.dumps({"format": 9}), "format 9 is not known here, 1 is")):
+        for text, message in (
+            ("{", "damaged"),
+            (json.dumps({"format": 9}), "format 9 is not known here, 1 is"),
+            ('{"format": 1}', "damaged"),
+        ):
             (run / "run.json").write_text(text)
             with pytest.raises(InputError, match=message):
                 resid.fit(data, "popularity", run)
@@ -150,11 +191,12 @@ def test_killed_at_any_moment_it_continues(data, tmp_path):
     kills = 0
     for signal_number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        begin, limit = time.monotonic(), random.uniform(0, 2.5)
-        while process.poll() is None and not (tmp_path / "killed" / "run.json").exists():
-            time.sleep(0.01)  # imports
-        while process.poll() is None and time.monotonic() - begin < limit + 2:
-            time.sleep(0.01)
+        limit = random.uniform(0, 2.5)
+        while process.poll() is None and not (tmp_path / "killed").exists():
+            time.sleep(0.001)  # imports
+        begin = time.monotonic()
+        while process.poll() is None and time.monotonic() - begin < limit:
+            time.sleep(0.001)
         if process.poll() is None:
             os.kill(process.pid, signal_number)
             kills += 1

@@ -34,6 +34,7 @@ def test_settings_are_changed_by_stage():
         ({"encodr.epochs": 3}, r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\)"),
         ({"generator.dropout": 1.5}, r"\[generator\] the setting 'dropout' cannot be 1.5: Input should be less than 1"),
         ({"seed": -1}, r"the setting 'seed' cannot be -1"),
+        ({"seed": "one"}, r"the setting 'seed' cannot be 'one'"),
     ],
 )
 def test_changes_that_cannot_be_made(changes, message):
@@ -53,6 +54,7 @@ def test_changes_that_cannot_be_made(changes, message):
         ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] the setting 'epochs' cannot be 0"),
         ('[encodr]\nkind = "famae"', r"there is no stage 'encodr' \(did you mean 'encoder'\?\)"),
         ("epochs = 3", "there is no stage 'epochs'"),
+        ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of famae, not \['famae'\]"),
         ('[encoder]\nkind = "famae"', "a recipe has the stages encoder .* this one has encoder"),
         ("", "this one has none"),
     ],
@@ -61,6 +63,14 @@ def test_files_that_cannot_be_used(tmp_path, text, message):
     (tmp_path / "bad.toml").write_text(text)
     with pytest.raises(InputError, match=rf"bad\.toml: .*{message}"):
         Recipe.read(tmp_path / "bad.toml")
+
+
+def test_any_description_can_be_written(tmp_path):
+    recipe = Recipe("mine", 'two\nlines, a "quote", a \\ and \x7f', Recipe.read("popularity").parts)
+    (tmp_path / "mine.toml").write_text(recipe.toml())
+    assert Recipe.read(tmp_path / "mine.toml").description == recipe.description
+    with pytest.raises(InputError, match="the recipe 'popularity' has nothing random, so it takes no seed"):
+        Recipe.read("popularity").changed({"seed": 1})
 
 
 def test_a_recipe_that_is_not_there(tmp_path):

@@ -8,6 +8,7 @@
     ids.parquet           the semantic IDs, of a generator alone
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def write_bundle(folder: str | Path, bundle: Bundle) -> None:
                 for file in sorted(partial.iterdir())
             },
         }
+        manifest["sha256"] = _digest(manifest)
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
@@ -81,6 +83,7 @@ def read_bundle(folder: str | Path) -> Bundle:
     folder = Path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        digest, own = manifest.pop("sha256", None), _digest(manifest)
         version, kind, files = manifest.pop("format"), manifest.pop("kind"), manifest.pop("files")
         sums = {name: entry["sha256"] for name, entry in files.items()}
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -89,6 +92,8 @@ def read_bundle(folder: str | Path) -> Bundle:
         raise InputError(f"{folder / MANIFEST}: damaged ({error!r}); copy or save the model again.") from error
     if version != FORMAT:
         raise InputError(f"{folder}: format {version!r} is not known here, {FORMAT} is; update resid or fit again.")
+    if digest != own or WEIGHTS not in sums:
+        raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
     for name in sorted({*(path.name for path in folder.iterdir()), *sums}):
         if Path(name).name != name or Path(name).suffix not in _SAFE:
             raise InputError(
@@ -104,3 +109,8 @@ def read_bundle(folder: str | Path) -> Bundle:
         return Bundle(kind, manifest, load_file(folder / WEIGHTS), tables)
     except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{folder}: a file of the model cannot be read ({error}); save it again.") from error
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Return a checksum of what a manifest says besides."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

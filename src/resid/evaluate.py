@@ -9,17 +9,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
+from resid.errors import InputError
 from resid.progress import Progress
 
 if TYPE_CHECKING:
     from resid.recommender import Recommender
 
 _EDGES = (5, 10, 20)  # history lengths at which slices end
+NOT_FOUND = int(np.iinfo(np.int64).max)  # the rank of a target that is not among the items recommended
 _DRAWS = 1_000  # samples of the bootstrap
 
 
 def ranks_of(items: NDArray[np.int64], targets: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each target among the items recommended, counted from 0; their number where it is not there.
+    """Return the rank of each target among the items recommended, counted from 0; `NOT_FOUND` where it is not there.
 
     Parameters
     ----------
@@ -29,7 +31,7 @@ def ranks_of(items: NDArray[np.int64], targets: NDArray[Any]) -> NDArray[np.int6
         Shape (users,).
     """
     found = items == targets[:, None]
-    ranks: NDArray[np.int64] = np.where(found.any(axis=1), found.argmax(axis=1), items.shape[1])
+    ranks: NDArray[np.int64] = np.where(found.any(axis=1), found.argmax(axis=1), NOT_FOUND)
     return ranks
 
 
@@ -99,7 +101,9 @@ class Evaluation:
         Ranks below it are told apart.
     kept, dropped : ndarray of int64, shape (users,)
         Rank of the target, counted from 0, among recommendations that may repeat the history and among those that may not;
-        k where it is not found.
+        `NOT_FOUND` where it is not among the first k.
+    about : dict
+        What was measured: the model, its settings, the Dataset's fingerprint.
     """
 
     data: Dataset
@@ -107,6 +111,7 @@ class Evaluation:
     k: int
     kept: NDArray[np.int64]
     dropped: NDArray[np.int64]
+    about: dict[str, Any]
 
     @property
     def windows(self) -> Split:
@@ -115,8 +120,13 @@ class Evaluation:
 
     def figures(self, cutoffs: tuple[int, ...] = (5, 10)) -> dict[str, Any]:
         """Return the metrics at every cutoff, their intervals, and the metrics of parts of the users, ready for JSON."""
+        if max(cutoffs) > self.k:
+            raise InputError(
+                f"ranks were looked for up to {self.k}, so there are no figures at {max(cutoffs)}; evaluate with k."
+            )
         parts = slices(self.data, self.windows)
         return {
+            **self.about,
             "split": self.split,
             "users": len(self.kept),
             "seen_kept": ranking_metrics(self.kept, cutoffs) | {"intervals": intervals(self.kept, cutoffs)},
@@ -136,7 +146,7 @@ class Evaluation:
             {
                 "user": self.data.user_ids.gather(windows.users.astype(np.int64)),
                 "target": self.data.item_ids.gather(windows.targets.astype(np.int64)),
-                **{name: pl.Series(np.where(r < self.k, r + 1, 0)).replace(0, None) for name, r in ranks.items()},
+                **{name: pl.Series(np.where(r < self.k, r, -1) + 1).replace(0, None) for name, r in ranks.items()},
             }
         )
 
@@ -169,4 +179,11 @@ def evaluate(
     """
     model.require_data(data)
     kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)
-    return Evaluation(data, split, k, kept, dropped)
+    settings = getattr(model, "settings", None)
+    about = {
+        "model": model.name,
+        "settings": settings.plain() if settings else {},
+        "fingerprint": data.fingerprint,
+        "options": options,
+    }
+    return Evaluation(data, split, k, kept, dropped, about)

@@ -3,8 +3,8 @@
 ::
 
     runs/mine/
-      run.json               the recipe, the Dataset, and which folders the stages have
-      recipe.toml            all settings
+      run.json               the Dataset, the recipe of the model, and which folders its stages have
+      recipe.toml            all of the model's settings
       encoder/<key>/         checkpoints, metrics of every epoch, embeddings/
       quantizer/<key>/       ids.parquet
       generator/<key>/       checkpoints, metrics of every epoch
@@ -17,12 +17,14 @@ interrupted continues, and one with another key gets another folder, so that not
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from resid.bundle import MANIFEST
 from resid.data.dataset import Dataset
+from resid.data.folder import refuse_foreign_folder
 from resid.errors import InputError
 from resid.progress import Progress, Silent
 from resid.recipes import Part, Recipe
@@ -68,14 +70,19 @@ def fit(
     if not isinstance(data, Dataset):
         data = Dataset.load(data)
     made = Recipe.read(recipe).changed(changes or {})
+    if fabric is not None and fabric.world_size > 1:
+        raise InputError("all stages at once run in one process; train the encoder with 'resid encode' under torchrun.")
     with ExitStack() as stack:
         place = Path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
         _refuse_foreign(place, data)
         stack.enter_context(exclusive(place))
+        if not read_run(place):
+            _note(place, data)
+        refuse_foreign_folder(place / "model", MANIFEST)
         run = _Run(place, data, made, fabric, progress or Silent())
         model = run.recommender()
         model.save(place / "model")
-        run.note()
+        _note(place, data, made, run.stages)  # only now, so that what the run says of itself is true of its model
     return model
 
 
@@ -85,21 +92,6 @@ class _Run:
     def __init__(self, folder: Path, data: Dataset, recipe: Recipe, fabric: Any, progress: Progress) -> None:
         self.folder, self.data, self.recipe, self.fabric, self.progress = folder, data, recipe, fabric, progress
         self.stages: dict[str, str] = {}
-        self.note()
-
-    def note(self) -> None:
-        """Write down what the run is."""
-        (self.folder / "recipe.toml").write_text(self.recipe.toml(), encoding="utf-8")
-        content = {
-            "format": FORMAT,
-            "recipe": self.recipe.name,
-            "data": str(self.data.folder.resolve()) if self.data.folder else None,
-            "fingerprint": self.data.fingerprint,
-            "stages": self.stages,
-        }
-        partial = self.folder / f".{RUN}.partial"
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.folder / RUN)
 
     def recommender(self) -> Recommender:
         """Run what has not been run."""
@@ -116,12 +108,10 @@ class _Run:
         from resid.encode import FAMAE, ItemEmbeddings
 
         folder = self._folder_of("encoder", part, self.data.fingerprint)
-        try:
-            found = ItemEmbeddings.load(folder / "embeddings", check=True)
-            self.progress.step(f"Encoder: {folder} is there, reused")
+        found = self._reused("Encoder", folder, lambda: ItemEmbeddings.load(folder / "embeddings", check=True))
+        if found is not None:
             return found
-        except InputError:
-            self.progress.step(f"Encoder: {part.kind} in {folder}")
+        self.progress.step(f"Encoder: {part.kind} in {folder}")
         settings: Any = part.settings
         encoder = FAMAE(settings).fit(self.data, folder / "training", fabric=self.fabric, progress=self.progress)
         encoder.save(folder)
@@ -134,9 +124,9 @@ class _Run:
 
         folder = self._folder_of("quantizer", part, embeddings.digest)
         path = folder / "ids.parquet"
-        if path.exists():
-            self.progress.step(f"Quantizer: {folder} is there, reused")
-            return SemanticIds.load(path)
+        found = self._reused("Quantizer", folder, lambda: SemanticIds.load(path))
+        if found is not None:
+            return found
         self.progress.step(f"Quantizer: {part.kind} in {folder}")
         try:
             ids, _ = quantize(part.kind, part.settings, self.data, embeddings, folder / "training", self.progress)
@@ -156,6 +146,18 @@ class _Run:
         )
         return fitted
 
+    def _reused(self, stage: str, folder: Path, load: Callable[[], Any]) -> Any:
+        """Return what a stage left, or None, having said why."""
+        if not folder.exists():
+            return None
+        try:
+            found = load()
+        except InputError as error:
+            self.progress.step(f"{stage}: {error}")
+            return None
+        self.progress.step(f"{stage}: {folder} is there, reused")
+        return found
+
     def _folder_of(self, stage: str, part: Part, *reads: str) -> Path:
         key = _digest(json.dumps([part.kind, part.settings.plain(), *reads], sort_keys=True).encode())
         self.stages[stage] = f"{stage}/{key}"
@@ -167,15 +169,38 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / RUN
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise InputError(f"{path}: format {content['format']!r} is not known here, {FORMAT} is; update resid.")
+        version = content["format"]
+        whole = version != FORMAT or {"data", "fingerprint", "recipe", "stages"} <= set(content)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: damaged ({error!r}); remove it and run 'resid fit' again.") from error
+    except (ValueError, KeyError, TypeError):
+        version, whole = None, False
+    if not whole:
+        raise InputError(f"{path}: damaged; remove it and run 'resid fit' again.")
+    if version != FORMAT:
+        raise InputError(f"{path}: format {version!r} is not known here, {FORMAT} is; update resid.")
     return content
+
+
+def _note(folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Mapping[str, str] | None = None) -> None:
+    """Write down what a run is: its Dataset, and what its model is made of once there is one."""
+    content = {
+        "format": FORMAT,
+        "data": str(data.folder.resolve()) if data.folder else None,
+        "fingerprint": data.fingerprint,
+        "recipe": recipe.name if recipe else None,
+        "stages": dict(stages or {}),
+    }
+    _replace(folder / RUN, json.dumps(content, indent=1) + "\n")
+    if recipe:
+        _replace(folder / "recipe.toml", recipe.toml())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _refuse_foreign(folder: Path, data: Dataset) -> None:
@@ -183,7 +208,7 @@ def _refuse_foreign(folder: Path, data: Dataset) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: this is a file; name a folder for the run.")
     known = read_run(folder)
-    others = [path.name for path in folder.iterdir() if path.name != ".lock"] if folder.exists() else []
+    others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
     if not known and others:
         raise InputError(f"{folder}: this exists and is not a run (it has {min(others)}); choose another folder.")
     if known and known["fingerprint"] != data.fingerprint:

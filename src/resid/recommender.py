@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from resid.bundle import Bundle, read_bundle, write_bundle
 from resid.data.batches import PADDING, Batches
-from resid.data.dataset import Dataset
+from resid.data.dataset import Dataset, lookup
 from resid.data.splits import Split
 from resid.errors import InputError
+from resid.evaluate import NOT_FOUND, ranks_of
 from resid.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,10 @@ class Catalogue:
         """Take it from a Dataset."""
         return cls(data.item_table, data.training_counts, data.settings.max_length - 1, data.fingerprint)
 
+    def __post_init__(self) -> None:
+        if self.counts.shape != (len(self.items),) or self.max_history < 1:
+            raise InputError(f"there are {len(self.items):,} items and {len(self.counts):,} counts of them.")
+
     def __len__(self) -> int:
         return len(self.items)
 
@@ -74,7 +79,7 @@ class Catalogue:
 
     def find(self, ids: Iterable[Any]) -> Indices:
         """Return the indices of items; -1 for an id that is not known."""
-        return np.fromiter((self._positions.get(identity, -1) for identity in ids), dtype=np.int64)
+        return lookup(self._positions, ids)
 
     @cached_property
     def by_popularity(self) -> Indices:
@@ -93,6 +98,7 @@ class Recommender(ABC):
 
     name: ClassVar[str]  # its key in `KINDS`
     catalogue_: Catalogue
+    fitted = False  # set when everything is there, so that a fit that failed does not count
 
     @abstractmethod
     def top(
@@ -159,7 +165,7 @@ class Recommender(ABC):
         """
         self._require_fit()
         single, rows = _rows(histories)
-        if not 1 <= k <= len(self.catalogue_):
+        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
             raise InputError(f"k cannot be {k}; the catalogue has {len(self.catalogue_):,} items.")
         allowed = self._allowed(allow, deny)
         known = self._known(rows)
@@ -180,7 +186,7 @@ class Recommender(ABC):
     def ranks(
         self, windows: Split, k: int = 10, *, progress: Progress | None = None, **options: Any
     ) -> tuple[Indices, Indices]:
-        """Return the rank of every window's target among the k best items, counted from 0; k where it is not there.
+        """Return the rank of every window's target among the k best items, counted from 0; `NOT_FOUND` where it is not there.
 
         Parameters
         ----------
@@ -198,19 +204,15 @@ class Recommender(ABC):
         kept, dropped
             With items of the history kept among the recommendations, and with them dropped; each of shape (windows,).
         """
-        kept = np.full(len(windows), k, dtype=np.int64)
+        kept = np.full(len(windows), NOT_FOUND, dtype=np.int64)
         dropped = kept.copy()
         with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
             for batch in Batches(windows, _USERS, shuffle=False):
                 # As many more as a history has items, so that k are left without those.
                 items, _ = self.top(batch.histories, k + self.catalogue_.max_history, **options)
-                found = items == batch.targets[:, None]
-                place = np.where(found.any(axis=1), found.argmax(axis=1), items.shape[1])
-                seen = (items[:, :, None] == batch.histories[:, None]).any(axis=2) & (items >= 0)
-                before = (seen & (np.arange(items.shape[1]) < place[:, None])).sum(axis=1)
-                repeated = (batch.histories == batch.targets[:, None]).any(axis=1)
-                kept[batch.index] = np.minimum(place, k)
-                dropped[batch.index] = np.where(repeated, k, np.minimum(place - before, k))
+                kept[batch.index] = ranks_of(items[:, :k], batch.targets)
+                fresh, _ = leave_out(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
+                dropped[batch.index] = ranks_of(fresh, batch.targets)
                 advance(len(batch))
         return kept, dropped
 
@@ -241,7 +243,7 @@ class Recommender(ABC):
             )
 
     def _require_fit(self) -> None:
-        if not hasattr(self, "catalogue_"):
+        if not self.fitted:
             raise InputError("the model is not fitted yet; call fit first.")
 
     def _known(self, rows: list[Sequence[Any]]) -> list[Indices]:
@@ -262,6 +264,8 @@ class Recommender(ABC):
             return None
         allowed = np.full(len(self.catalogue_), allow is None)
         for name, ids, value in (("allow", allow, True), ("deny", deny, False)):
+            if isinstance(ids, (str, bytes)):
+                raise InputError(f"'{name}' is a list of item ids, not the text {ids!r}; give [{ids!r}].")
             listed = list(ids) if ids is not None else []
             indices = self.catalogue_.find(listed)
             allowed[indices[indices >= 0]] = value
@@ -298,9 +302,13 @@ def load(folder: str | Path) -> Recommender:
         catalogue = Catalogue(
             bundle.tables["items"], bundle.arrays["counts"], facts["max_history"], facts["fingerprint"]
         )
-        return recommender_class(bundle.kind)._restore(bundle, catalogue)
-    except (KeyError, TypeError, RuntimeError) as error:
+        model = recommender_class(bundle.kind)._restore(bundle, catalogue)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{folder}: parts of the model do not fit each other ({error}); save it again.") from error
+    model.fitted = True
+    return model
 
 
 def recommender_class(kind: str) -> type[Recommender]:
@@ -312,10 +320,12 @@ def recommender_class(kind: str) -> type[Recommender]:
 
 def leave_out(items: Indices, scores: Scores, histories: Indices, k: int) -> tuple[Indices, Scores]:
     """Return the first k items of every row that its history does not have, and their scores; shape (users, k)."""
-    seen = (items[:, :, None] == histories[:, None]).any(axis=2) & (items >= 0)
-    order = np.argsort(seen | (items < 0), axis=1, kind="stable")[:, :k]
-    items = np.take_along_axis(np.where(seen, -1, items), order, axis=1)
-    return items, np.take_along_axis(np.where(seen, -np.inf, scores).astype(np.float32), order, axis=1)
+    left = np.full((len(items), k), -1, dtype=np.int64)
+    values = np.full((len(items), k), -np.inf, dtype=np.float32)
+    for row in range(len(items)):
+        fresh = np.flatnonzero((items[row] >= 0) & ~np.isin(items[row], histories[row]))[:k]
+        left[row, : len(fresh)], values[row, : len(fresh)] = items[row, fresh], scores[row, fresh]
+    return left, values
 
 
 def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
@@ -326,7 +336,11 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
     lists = [isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in rows]
     if rows and any(lists) != all(lists):
         raise InputError("histories must be lists of item ids, or one such list; here some are lists and some are not.")
-    return (True, [rows]) if rows and not lists[0] else (False, [list(row) for row in rows])
+    found: list[Sequence[Any]] = [rows] if rows and not lists[0] else [list(row) for row in rows]
+    for row in found:
+        if nested := [item for item in row if isinstance(item, (list, dict, set, np.ndarray))]:
+            raise InputError(f"a history is a list of item ids; {nested[0]!r} is not one.")
+    return bool(rows) and not lists[0], found
 
 
 def _by_length(known: list[Indices], longest: int, *, whole: bool) -> Iterator[tuple[Indices, Indices]]:

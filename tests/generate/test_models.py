@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from resid import InputError
 from resid.data import PADDING, Batch, SequenceBatch
 from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model, from_transformers, to_transformers
+from resid.generate.t5 import T5Model
 from resid.quantize import SemanticIds
 
 
@@ -62,6 +63,21 @@ class TestT5:
         assert ours.shape == (5, 3, 22)
         assert torch.allclose(ours, answer.logits, atol=1e-5)
 
+    def test_small_weights_too(self):
+        """Where the norm's small constant counts."""
+        ids = random_ids(50, (6, 7, 8), 0)
+        model = make("t5", ids)
+        with torch.no_grad():
+            model.table.weight *= 0.003
+        theirs = to_transformers(model)
+        rows = torch.from_numpy(np.random.default_rng(0).integers(0, 50, (3, 4)))
+        before = torch.zeros(3, 1, dtype=torch.long)
+        with torch.no_grad():
+            ours = model.write(model.read(rows), before)
+            tokens = (model.codes[rows] + model.offsets).flatten(1)
+            answer = theirs(input_ids=tokens, decoder_input_ids=before).logits
+        assert torch.allclose(ours, answer, rtol=1e-3, atol=1e-6)
+
     def test_there_and_back(self, pair):
         ids, model, theirs = pair
         other = make("t5", ids, seed=9)
@@ -73,6 +89,8 @@ class TestT5:
             from_transformers(make("t5", random_ids(50, (6, 7, 9), 0)), theirs)
         with pytest.raises(InputError, match="read_vectors off"):
             to_transformers(make("t5", ids, vectors=torch.zeros(50, 3)))
+        with pytest.raises(InputError, match="read_vectors off"):
+            from_transformers(make("t5", ids, vectors=torch.zeros(50, 3)), theirs)
 
     def test_the_loss(self, pair):
         ids, model, theirs = pair

@@ -14,7 +14,7 @@ from torch import nn
 
 from resid import InputError
 from resid.data import Batches
-from resid.train import TrainingError, train
+from resid.train import TrainingError, best_epoch, train
 from resid.train.checkpoint import load_checkpoint
 from resid.train.loop import clip_gradients
 from tests.train.toy import SETTINGS, STEPS_PER_EPOCH, data, run
@@ -161,6 +161,24 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
     tensors, facts = load_checkpoint(tmp_path / "a" / "best.safetensors")
     assert facts["epoch"] == 2
     assert torch.equal(tensors["read.weight"], model.read.weight)
+
+
+def test_evaluation_every_few_epochs(tmp_path):
+    scores = iter([0.1, 0.5, 0.4, 0.3])
+    settings = dataclasses.replace(SETTINGS, epochs=20, patience=2, evaluate_every=3)
+    _, history = run(tmp_path / "a", settings=settings, evaluate=lambda: {"score": next(scores)}, monitor="score")
+    assert {record["epoch"]: record["score"] for record in history if "score" in record} == {
+        3: 0.1,
+        6: 0.5,
+        9: 0.4,
+        12: 0.3,
+    }
+    assert len(history) == 12
+    assert best_epoch(history, "score") == 6
+    scores = iter([0.1, 0.2])
+    settings = dataclasses.replace(SETTINGS, epochs=4, patience=0, evaluate_every=3)
+    _, history = run(tmp_path / "b", settings=settings, evaluate=lambda: {"score": next(scores)}, monitor="score")
+    assert [record["epoch"] for record in history if "score" in record] == [3, 4]  # the last one in any case
 
 
 def poison(step, factor):

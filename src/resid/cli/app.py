@@ -29,7 +29,7 @@ def names(value: str) -> tuple[str, ...]:
 
 def print_json(value: dict[str, Any]) -> None:
     """Write a result for programs, on a line of its own."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:

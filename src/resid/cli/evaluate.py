@@ -57,13 +57,12 @@ def evaluate(
     options: dict[str, Any] = {"exact": {"exact": True}, "free": {"constrained": False}, "beam": {}}[decoding]
     progress = ConsoleProgress(errors)
     found = measure(recommender, dataset, split, max(wanted), progress=progress, **options)
-    figures: dict[str, Any] = (
-        {"model": recommender.name, "decoding": decoding} if generator else {"model": recommender.name}
-    )
+    figures: dict[str, Any] = {"decoding": decoding} if generator else {}
     figures |= found.figures(wanted)
     if generator:
-        some = next(iter(Batches(found.windows.sample(_FREE_USERS), _FREE_USERS, shuffle=False)))
-        figures["invalid_free_beams"] = recommender.invalid_share(some.histories)  # type: ignore[attr-defined]
+        some = Batches(found.windows.sample(_FREE_USERS), 256, shuffle=False)
+        shares = [(len(batch), recommender.invalid_share(batch.histories)) for batch in some]  # type: ignore[attr-defined]
+        figures["invalid_free_beams"] = sum(n * share for n, share in shares) / sum(n for n, _ in shares)
     folder = out or (model / "evaluation" if read_run(model) else None)
     if folder is not None:
         name = split if decoding == "beam" else f"{split}-{decoding}"
@@ -93,6 +92,8 @@ def _dataset(model: Path, data: Path | None) -> Dataset:
     known = read_run(model).get("data")
     if data is None and known is None:
         raise InputError(f"{model}: it is not known to which Dataset this was fitted; give it with --data.")
+    if data is None and not Path(str(known)).exists():
+        raise InputError(f"{known}: the Dataset that {model} was fitted to is not there any more; give it with --data.")
     return Dataset.load(data or Path(str(known)))
 
 

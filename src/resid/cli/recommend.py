@@ -57,8 +57,8 @@ def recommend(
     """
     if (history is None) == (histories is None):
         raise InputError("give either --history B01,B02 or --histories FILE.")
-    if histories is not None and out is None:
-        raise InputError("--histories needs --out, the Parquet file to write.")
+    if (histories is None) != (out is None):
+        raise InputError("--histories and --out, the Parquet file to write, go together.")
     recommender = load(model)
     known = recommender.catalogue_.item_ids
     users, rows = (
@@ -84,11 +84,14 @@ def recommend(
         with explain_full_disk(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
             found.write_parquet(out)
-        output.print(
-            f"Wrote {escape(str(out))}: {len(found):,} rows for {len(users):,} users", highlight=False, soft_wrap=True
-        )
+        if as_json:
+            print_json({"file": str(out), "users": len(users), "rows": len(found)})
+        else:
+            text = f"Wrote {escape(str(out))}: {len(found):,} rows for {len(users):,} users"
+            output.print(text, highlight=False, soft_wrap=True)
     elif as_json:
-        print_json({"items": items[0].tolist(), "scores": scores[0].tolist()})
+        some = [(item, float(score)) for item, score in zip(items[0], scores[0], strict=True) if item is not None]
+        print_json({"items": [item for item, _ in some], "scores": [score for _, score in some]})
     else:
         output.print(recommendations_table(recommender, items[0], scores[0]))
 
@@ -104,7 +107,8 @@ def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
         if item is not None:
             index = int(known.find([item])[0])
             code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
-            more = [escape(str(known.items[name][index] or "–")[:_COLUMN]) for name in columns[:3]]
+            values = [known.items[name][index] for name in columns[:3]]
+            more = ["–" if value is None else escape(str(value)[:_COLUMN]) for value in values]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
 
@@ -113,13 +117,26 @@ def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:
     """Return typed ids as the catalogue has them: numbers where it has numbers."""
     if not dtype.is_integer():
         return [str(text) for text in ids]
-    return [int(text) if str(text).lstrip("-").isdigit() else text for text in ids]
+    return [_number(text) for text in ids]
+
+
+def _number(text: Any) -> Any:
+    try:
+        return int(text)
+    except ValueError:  # which no item of the catalogue can be
+        return text
 
 
 def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
     if path is None:
         return None
-    return _ids([line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()], dtype)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: this cannot be read as text ({error}); give a file with an item id per line."
+        ) from error
+    return _ids([line.strip() for line in lines if line.strip()], dtype)
 
 
 def _read_histories(path: Path, dtype: pl.DataType) -> tuple[list[Any], list[list[Any]]]:

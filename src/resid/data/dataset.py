@@ -219,11 +219,11 @@ class Dataset:
 
     def item_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Find items by id; -1 where an id is not in the catalogue."""
-        return _lookup(self._item_positions, ids)
+        return lookup(self._item_positions, ids)
 
     def user_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Find users by id; -1 where an id is not known."""
-        return _lookup(self._user_positions, ids)
+        return lookup(self._user_positions, ids)
 
     @cached_property
     def _item_positions(self) -> dict[Any, int]:
@@ -251,7 +251,7 @@ class Dataset:
     def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
         """Return the codes of field values: 0 for null, which is "missing", and -1 for a value that is not known."""
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
-        return _lookup(positions, values)
+        return lookup(positions, values)
 
     def encode_items(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.int64]]:
         """Read a table of further items, which need not be in the catalogue, as this Dataset reads its own.
@@ -444,5 +444,6 @@ class Dataset:
         )
 
 
-def _lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
+def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
+    """Return the position of every id; -1 for one that is not known."""
     return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)

@@ -23,7 +23,7 @@ from resid.encode.famae import FamaeModel
 from resid.encode.metrics import quality
 from resid.errors import InputError
 from resid.progress import Progress
-from resid.train import TrainSettings, train
+from resid.train import TrainSettings, best_epoch, train
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class FamaeSettings(TrainSettings):
     validation_windows
         At most so many windows are measured after every epoch, always the same ones; fewer where the catalogue is so
         large that it would take more than five billion scores, but a thousand at least.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
         See `TrainSettings`.
     """
 
@@ -130,7 +130,7 @@ class FAMAE:
             trackers=trackers,
             progress=progress,
         )
-        self.best_epoch_ = int(max(self.history_, key=lambda record: record[_MONITOR])["epoch"])
+        self.best_epoch_ = best_epoch(self.history_, _MONITOR)
         return self
 
     def embed(self, data: Dataset, *, normalize: bool = False) -> ItemEmbeddings:

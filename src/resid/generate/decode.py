@@ -14,7 +14,7 @@ from torch import Tensor
 
 from resid.quantize.ids import SemanticIds
 
-_PREFIXES = 50_000  # prefixes, over all users, that are scored at a time
+_PREFIXES = 500_000  # prefixes, over all users, that are scored at a time
 
 
 class Generator(Protocol):
@@ -140,7 +140,7 @@ def beam_search(
 
 
 @torch.inference_mode()
-def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Beams:
+def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables, count: int) -> Beams:
     """Score every ID after each history, through the tree: what a search without end would find.
 
     Parameters
@@ -151,13 +151,15 @@ def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Be
         Item indices, `PADDING` on the left, shape (users, length).
     tables
         The tree of IDs.
+    count
+        How many IDs are wanted.
 
     Returns
     -------
     Beams
-        All IDs of every user, the best first. The cost grows with the catalogue, so users are taken a few at a time.
+        The best IDs of every user. The cost grows with the catalogue, so users are taken a few at a time.
     """
-    widest = max(len(parents) for parents in tables.parents[:-1]) if len(tables.parents) > 1 else 1
+    widest = max(len(parents) for parents in tables.parents)
     found = []
     users = max(1, _PREFIXES // widest)
     for some in (histories[first : first + users] for first in range(0, len(histories), users)):
@@ -169,9 +171,8 @@ def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables) -> Be
             if level + 1 < len(tables.parents):
                 chosen = codes.expand(len(some), -1)
                 written = generator.keep(written, parents.expand(len(some), -1))
-        found.append(scores)
-    best, nodes = torch.cat(found).sort(dim=1, descending=True, stable=True)
-    return Beams(nodes, best)
+        found.append(scores.topk(min(count, scores.shape[1]), dim=1))
+    return Beams(torch.cat([nodes for _, nodes in found]), torch.cat([best for best, _ in found]))
 
 
 def items_of(beams: Beams, tables: PrefixTables, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -22,12 +22,13 @@ from resid.data.dataset import Dataset
 from resid.errors import InputError
 from resid.evaluate import ranking_metrics
 from resid.generate.decode import PrefixTables, all_ids, beam_search, items_of
+from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model, from_transformers, to_transformers
+from resid.generate.t5 import T5Model
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
-from resid.train import TrainSettings, train
+from resid.train import TrainSettings, best_epoch, train
 
 _MONITOR = "ndcg@10"  # decides which epoch is best
 
@@ -46,7 +47,7 @@ class GeneratorSettings(TrainSettings):
         Prefixes that are kept at each level of decoding.
     validation_users
         At most so many users are decoded after every epoch, always the same ones.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
         See `TrainSettings`.
     """
 
@@ -78,7 +79,7 @@ class OnePassSettings(GeneratorSettings):
         Score a code also by the mean vector of the items that it leads to, where vectors are given.
     width, layers, heads, hidden, dropout, read_vectors, beam, validation_users
         See `GeneratorSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
         See `TrainSettings`.
     """
 
@@ -102,7 +103,7 @@ class T5Settings(GeneratorSettings):
         Of an attention head.
     width, layers, heads, hidden, dropout, read_vectors, beam, validation_users
         See `GeneratorSettings`; so many layers in the encoder and in the decoder.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, patience, seed
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
         See `TrainSettings`. The paper does not say how it warms up and clips; here over 1,000 steps and to a norm of 1.
     """
 
@@ -113,6 +114,7 @@ class T5Settings(GeneratorSettings):
     learning_rate: Annotated[float, Field(gt=0)] = 5e-3
     warmup_steps: Annotated[int, Field(ge=0)] = 1_000
     clip: Annotated[float, Field(ge=0)] = 1.0
+    evaluate_every: Annotated[int, Field(ge=1)] = 5
     patience: Annotated[int, Field(ge=0)] = 10
 
 
@@ -166,8 +168,9 @@ class _Generator(Recommender, Generic[_S]):
             raise InputError(
                 f"there are {len(ids):,} IDs and {data.n_items:,} items in the Dataset; they do not belong."
             )
-        dense = _reduced(vectors, self.settings.width) if vectors is not None and self.settings.read_vectors else None
-        self._build(Catalogue.of(data), ids, dense)
+        self.fitted = False
+        read = np.asarray(vectors) if vectors is not None and self.settings.read_vectors else None
+        self._build(Catalogue.of(data), ids, _reduced(read, self.settings.width) if read is not None else None)
         watched = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
             self.model_,
@@ -180,18 +183,20 @@ class _Generator(Recommender, Generic[_S]):
                 "model": self.name,
                 "sizes": list(ids.sizes),
                 "ids": _digest(ids.codes),
-                "vectors": None if self.model_.vectors is None else _digest(self.model_.vectors.cpu().numpy()),
+                "vectors": _digest(read) if read is not None else None,
             },
             fabric=fabric,
             trackers=trackers,
             progress=progress,
         )
-        self.best_epoch_ = int(max(self.history_, key=lambda record: record[_MONITOR])["epoch"])
+        self.best_epoch_ = best_epoch(self.history_, _MONITOR)
+        self.fitted = True
         return self
 
     def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
         self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)
         self.__dict__.pop("_all_tables", None)
+        self._last_tables: tuple[bytes, tuple[PrefixTables, Indices]] | None = None
         dense = torch.tensor(vectors) if vectors is not None else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
@@ -230,11 +235,10 @@ class _Generator(Recommender, Generic[_S]):
         exact
             Score the whole catalogue instead of searching it.
         """
-        self._require_fit()
         tables, numbers = self._tables(allowed)
         more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
         if exact:
-            beams = all_ids(self.model_, self._read(histories), tables)
+            beams = all_ids(self.model_, self._read(histories), tables, more)
         else:
             width = max(more, beam or self.settings.beam)
             beams = beam_search(self.model_, self._read(histories), tables, width, constrained=constrained)
@@ -262,8 +266,11 @@ class _Generator(Recommender, Generic[_S]):
             raise InputError(
                 f"allowed must say for each of {len(self.ids_):,} items whether it is, and allow one at least."
             )
-        order = self.catalogue_.by_popularity
-        return self._tree(order[allowed[order]])
+        asked = allowed.tobytes()
+        if self._last_tables is None or self._last_tables[0] != asked:  # the next batch mostly asks for the same
+            order = self.catalogue_.by_popularity
+            self._last_tables = asked, self._tree(order[allowed[order]])
+        return self._last_tables[1]
 
     @cached_property
     def _all_tables(self) -> tuple[PrefixTables, Indices]:
@@ -284,7 +291,7 @@ class _Generator(Recommender, Generic[_S]):
     def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
         model = cls()
         model.settings = model._settings_class.checked(**bundle.facts["settings"])
-        codes = bundle.tables["ids"].drop("item").to_numpy()
+        codes = bundle.tables["ids"].drop("item").to_numpy(writable=True)
         ids = SemanticIds(codes, bundle.facts["sizes"], catalogue.item_ids, bundle.facts["ids"])
         model._build(catalogue, ids, bundle.arrays.get("vectors"))
         weights = {name.removeprefix("model."): a for name, a in bundle.arrays.items() if name.startswith("model.")}
@@ -380,10 +387,12 @@ class T5Generator(_Generator[T5Settings]):
 
     def to_transformers(self) -> Any:
         """Return `transformers`' `T5ForConditionalGeneration` with the same weights."""
+        self._require_fit()
         return to_transformers(self.model_)
 
     def from_transformers(self, model: Any) -> Self:
         """Take the weights of a `T5ForConditionalGeneration` of the same shape."""
+        self._require_fit()
         from_transformers(self.model_, model)
         return self
 

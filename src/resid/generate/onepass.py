@@ -106,11 +106,10 @@ class Branches(nn.Module):
         """
         if self.vectors is None:
             return scores
+        asked = asked * (nodes >= 0)[..., None]  # where nothing was reached nothing is added
         if len(self.first) == 2:  # the root alone
             return scores.index_add(-1, self.codes, asked @ self.vectors.T)
         known = nodes.clamp_min(0)
-        # Where nothing was reached nothing is added.
-        asked = asked * (nodes >= 0)[..., None]
         if nodes.numel() * self.most > _ONE_BY_ONE * len(self.first) or self.most > _ONE_BY_ONE:
             products = self._products_by_node(asked.flatten(0, -2), known.flatten()).view(*nodes.shape, self.most)
             if self.full:

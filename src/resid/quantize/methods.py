@@ -17,7 +17,6 @@ from resid.quantize.residual import RQKMeans
 from resid.quantize.rqvae import RQVAE
 from resid.settings import Settings
 
-Method = Literal["gaoq", "hierarchical", "rq-kmeans", "rq-vae"]
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -70,7 +69,7 @@ def quantize(
     Parameters
     ----------
     kind
-        A `Method`.
+        ``"gaoq"``, ``"hierarchical"``, ``"rq-kmeans"`` or ``"rq-vae"``.
     settings
         Of that method.
     data, embeddings

@@ -5,6 +5,7 @@ A file of this folder names the parts and the settings that differ from their de
 
 import dataclasses
 import importlib
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -87,14 +88,14 @@ class Recipe:
 
     @classmethod
     def _of(cls, name: str, content: dict[str, Any]) -> Self:
-        description = content.pop("description", "")
+        description = str(content.pop("description", ""))
         parts = {}
         for stage, values in content.items():
             if stage not in PARTS or not isinstance(values, dict):
                 raise InputError(f"there is no stage '{stage}'{nearest(stage, PARTS)}; there are {', '.join(PARTS)}.")
             values = dict(values)
             kind = values.pop("kind", None)
-            if kind not in PARTS[stage]:
+            if not isinstance(kind, str) or kind not in PARTS[stage]:
                 known = ", ".join(PARTS[stage])
                 raise InputError(
                     f"[{stage}] needs a kind, one of {known}, not {kind!r}{nearest(str(kind), PARTS[stage])}."
@@ -118,6 +119,8 @@ class Recipe:
             stage, dot, key = name.partition(".")
             if name == "seed":
                 stages = [stage for stage in parts if hasattr(parts[stage].settings, "seed")]
+                if not stages:
+                    raise InputError(f"the recipe '{self.name}' has nothing random, so it takes no seed.")
             elif stage in parts and dot:
                 stages = [stage]
             else:
@@ -167,6 +170,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_toml_value(part) for part in value)}]"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's strings are JSON's
     return repr(value)

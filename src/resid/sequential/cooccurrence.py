@@ -63,6 +63,7 @@ class CoOccurrence(Recommender):
         alike.eliminate_zeros()
         alike.sort_indices()
         self.alike_ = alike.astype(np.float32)
+        self.fitted = True
         return self
 
     def top(

@@ -29,6 +29,7 @@ class Popularity(Recommender):
     def fit(self, data: Dataset) -> Self:
         """Count."""
         self.catalogue_ = Catalogue.of(data)
+        self.fitted = True
         return self
 
     def top(

@@ -81,7 +81,7 @@ def train(
     folder
         Receives the checkpoints, and the metrics of every epoch as JSON lines. None takes a temporary one.
     evaluate
-        Returns metrics of the model as it is; called after every epoch.
+        Returns metrics of the model as it is; called after every epoch, or as the settings say.
     monitor
         The metric, the higher the better, that decides which weights are best and when to stop. Without it, the last
         weights are best.
@@ -125,7 +125,7 @@ def train(
         stopped = stack.enter_context(stop_signals())
         while not run.state.finished:
             run.epoch(progress or Silent(), stopped)
-            metrics = evaluate() if evaluate and run.writes else {}
+            metrics = evaluate() if evaluate and run.writes and run.due else {}
             run.end_epoch(fabric.broadcast(metrics), monitor)
             run.leave_if_told(stopped)
         fabric.barrier()  # nobody reads before the first process has written
@@ -134,6 +134,11 @@ def train(
         history = run.history()
         fabric.barrier()  # nor removes the folder before all have read
         return history
+
+
+def best_epoch(history: list[dict[str, Any]], monitor: str) -> int:
+    """Return the epoch whose weights were kept: the first with the highest value of what was monitored."""
+    return int(max((record for record in history if monitor in record), key=lambda record: record[monitor])["epoch"])
 
 
 class _Run:
@@ -293,6 +298,12 @@ class _Run:
         total = max(1, settings.epochs * len(self.batches) - settings.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - settings.warmup_steps) / total)))
 
+    @property
+    def due(self) -> bool:
+        """Whether the epoch that ends is to be evaluated."""
+        epoch = self.state.epoch + 1
+        return epoch % self.settings.evaluate_every == 0 or epoch == self.settings.epochs
+
     def end_epoch(self, metrics: dict[str, float], monitor: str) -> None:
         """Record the epoch, keep the best weights, decide whether to go on, and save."""
         state = self.state
@@ -307,12 +318,12 @@ class _Run:
             **metrics,
             "samples_per_second": round(self.samples / max(self.seconds, 1e-9), 1),
         }
-        value = metrics[monitor] if monitor else float(state.epoch)
+        value = metrics.get(monitor, -math.inf) if monitor else float(state.epoch)
         if value > state.best:
             state.best, state.best_epoch = value, state.epoch
             if self.writes:
                 save_checkpoint(self.folder / BEST, dict(self.model.state_dict()), {"epoch": state.epoch, **metrics})
-        waited = state.epoch - state.best_epoch
+        waited = (state.epoch - state.best_epoch) // self.settings.evaluate_every
         patience = self.settings.patience if monitor else 0
         state.finished = state.epoch >= self.settings.epochs or bool(patience and waited >= patience)
         for tracker in self.trackers:

@@ -26,6 +26,8 @@ class TrainSettings(Settings):
         Steps in which the learning rate rises linearly from zero.
     clip
         Largest norm of the gradient; 0 does not clip.
+    evaluate_every
+        Epochs from one evaluation to the next; the last epoch is evaluated in any case.
     patience
         Stop after so many evaluations without a better one; 0 never stops early.
     seed
@@ -38,6 +40,7 @@ class TrainSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = 1e-5
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     clip: Annotated[float, Field(ge=0)] = 0.0
+    evaluate_every: Annotated[int, Field(ge=1)] = 1
     patience: Annotated[int, Field(ge=0)] = 5
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
