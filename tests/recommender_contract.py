@@ -84,7 +84,7 @@ class RecommenderContract:
         assert sum(item is not None for item in items[0]) == 7
         assert model.recommend(history, 12, exclude_seen=True)[0].tolist() == items[0].tolist()
 
-    def test_what_may_not_be_recommended(self, model):
+    def test_what_may_not_be_recommended(self, model, caplog):
         everything, _ = model.recommend(self.HISTORIES, 12)
         fresh, scores = model.recommend(self.HISTORIES, 12, exclude_seen=True)
         for row, seen, values in zip(range(3), self.HISTORIES, scores, strict=True):
@@ -92,6 +92,7 @@ class RecommenderContract:
             assert fresh[row].tolist() == left + [None] * len(seen)
             assert np.isneginf(values[len(left) :]).all()
         few, _ = model.recommend(self.HISTORIES, 4, allow=["i0", "i2", "i9"])
+        assert "3 users get fewer than 4 items" in caplog.text
         some, _ = model.recommend(self.HISTORIES, 12, deny=["i1", "i2"])
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
@@ -106,6 +107,9 @@ class RecommenderContract:
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
         assert "2 items of histories are not in the catalogue and were skipped, 'new' first" in caplog.text
         assert "2 histories have no item of the catalogue; they get the most popular items" in caplog.text
+        assert "its ids are text" not in caplog.text
+        model.recommend([3], 5)
+        assert "3 first; its ids are text" in caplog.text
         assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
         counts = Counter(data.item_ids[int(item)] for user in range(data.n_users) for item in data.history(user)[:-2])
         popular = sorted(data.item_ids, key=lambda item: (-counts[item], data.item_ids.to_list().index(item)))[:5]
@@ -118,12 +122,19 @@ class RecommenderContract:
     @pytest.mark.parametrize(
         ("histories", "k", "message"),
         [
-            (["i1"], 0, "k cannot be 0; the catalogue has 12 items"),
-            (["i1"], 13, "k cannot be 13; the catalogue has 12 items"),
+            (["i1"], 0, "k must be a whole number from 1 to 12, the items of the catalogue, not 0"),
+            (["i1"], 13, "k must be a whole number from 1 to 12, the items of the catalogue, not 13"),
             ("i1", 3, r"a history is a list of item ids, not the text 'i1'; give \['i1'\]"),
             ([["i1"], "i2"], 3, "some are lists and some are not"),
             ([["i1", ["i2"]]], 3, r"a history is a list of item ids; \['i2'\] is not one"),
-            (["i1"], 2.5, "k cannot be 2.5"),
+            (["i1"], 2.5, "k must be a whole number from 1 to 12, .* not 2.5"),
+            (None, 3, "histories must be lists of item ids, or one such list, not a NoneType"),
+            ({"i1"}, 3, "histories must be lists of item ids, or one such list, not a set"),
+            (
+                pl.DataFrame({"item": ["i1"]}),
+                3,
+                "histories must be lists of item ids, or one such list, not a DataFrame",
+            ),
         ],
     )
     def test_bad_questions(self, model, histories, k, message):
@@ -173,6 +184,8 @@ class RecommenderContract:
             evaluate(model, other)
         with pytest.raises(InputError, match="not fitted yet"):
             type(model)().recommend(["i1"])
+        with pytest.raises(InputError, match="k must be a whole number from 1, not 0"):
+            evaluate(model, data, k=0)
 
     def test_a_model_of_another_kind(self, model, tmp_path):
         from resid.sequential import CoOccurrence, Popularity

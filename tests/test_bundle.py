@@ -27,7 +27,9 @@ def _manifest(folder, **changes):
 
 
 def test_it_is_whole(saved):
+    assert len({path.stat().st_mode & 0o777 for path in saved.iterdir()}) == 1  # who may read one file may read all
     assert sorted(path.name for path in saved.iterdir()) == ["items.parquet", "manifest.json", "weights.safetensors"]
+    (saved / ".DS_Store").touch()  # what is hidden is not read
     assert isinstance(resid.load(saved), CoOccurrence)
 
 

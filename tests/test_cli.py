@@ -192,7 +192,7 @@ class TestRun:
         found = json.loads(capsys.readouterr().out)
         assert len(found["items"]) == len(found["scores"]) == 3
         assert all(item in shown for item in found["items"])
-        (tmp_path / "deny.txt").write_text(f"{found['items'][0]}\n\n")
+        (tmp_path / "deny.txt").write_text(f"\ufeff{found['items'][0]}\r\n\n")
         assert (
             main(
                 [
@@ -216,10 +216,23 @@ class TestRun:
             == 0
         )
         assert json.loads(capsys.readouterr().out)["items"] == found["items"][:1]
-        shop.interaction_table.write_csv(tmp_path / "log.csv")
+        shop.interaction_table.rename({"user": "who"}).write_csv(tmp_path / "log.csv")
         out = tmp_path / "found.parquet"
         assert (
-            main(["recommend", str(fitted), "--histories", str(tmp_path / "log.csv"), "--out", str(out), "-k", "4"])
+            main(
+                [
+                    "recommend",
+                    str(fitted),
+                    "--histories",
+                    str(tmp_path / "log.csv"),
+                    "--columns",
+                    "user=who",
+                    "--out",
+                    str(out),
+                    "-k",
+                    "4",
+                ]
+            )
             == 0
         )
         table = pl.read_parquet(out)
@@ -233,6 +246,8 @@ class TestRun:
         assert main(["inspect", str(fitted), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert {"distortion", "overlap"} <= set(found["levels"][0])
+        assert main(["inspect", str(fitted / "model"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ids"] == found["ids"]
 
     def test_recipes(self, capsys):
         assert main(["recipes"]) == 0
@@ -245,12 +260,21 @@ class TestRun:
     @pytest.mark.parametrize(
         ("command", "message"),
         [
-            ("recommend {run} --history a -k 0", "k cannot be 0"),
+            ("recommend {run} --history a -k 0", "k must be a whole number from 1 to"),
+            (
+                "recommend {run} --histories x.csv --out x.csv",
+                "--out x.csv: give the name of a file that ends with .parquet",
+            ),
+            ("evaluate {run} --out {data}", "this is a Dataset; name a folder for the figures"),
+            (
+                "fit {data} --out x --set quantizer.branching=100,100",
+                "[quantizer] branching=(100, 100) makes 10,000 leaves",
+            ),
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
             ("recommend {run} --histories x.csv", "--histories and --out, the Parquet file to write, go together"),
             ("recommend {run} --history a --out x", "--histories and --out, the Parquet file to write, go together"),
-            ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: this cannot be read as text"),
-            ("recommend {run} --histories nowhere.csv --out x", "nowhere.csv: there is no such file"),
+            ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
+            ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
             ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be whole numbers from 1"),
             ("evaluate {run}/model", "it is not known to which Dataset this was fitted; give it with --data"),
             ("evaluate {data}", "no model is here"),

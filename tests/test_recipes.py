@@ -31,7 +31,10 @@ def test_settings_are_changed_by_stage():
     [
         ({"encoder.epoch": 3}, r"\[encoder\] there is no setting 'epoch' \(did you mean 'epochs'\?\)"),
         ({"epochs": 3}, r"there is no setting 'epochs' \(did you mean '\w+\.epochs'\?\)"),
-        ({"encodr.epochs": 3}, r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\)"),
+        (
+            {"encodr.epochs": 3},
+            r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\); name it by its stage, as encoder.epochs",
+        ),
         ({"generator.dropout": 1.5}, r"\[generator\] the setting 'dropout' cannot be 1.5: Input should be less than 1"),
         ({"seed": -1}, r"the setting 'seed' cannot be -1"),
         ({"seed": "one"}, r"the setting 'seed' cannot be 'one'"),

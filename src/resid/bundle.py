@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.data.folder import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
 from resid.errors import InputError
 
 FORMAT = 1
@@ -56,6 +56,7 @@ def write_bundle(folder: str | Path, bundle: Bundle) -> None:
     refuse_foreign_folder(folder, MANIFEST)
     with atomic_folder(folder) as partial:
         save_file({name: np.ascontiguousarray(array) for name, array in bundle.arrays.items()}, partial / WEIGHTS)
+        readable_as_others(partial / WEIGHTS)
         for name, table in bundle.tables.items():
             table.rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
         manifest = {
@@ -94,11 +95,12 @@ def read_bundle(folder: str | Path) -> Bundle:
         raise InputError(f"{folder}: format {version!r} is not known here, {FORMAT} is; update resid or fit again.")
     if digest != own or WEIGHTS not in sums:
         raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
-    for name in sorted({*(path.name for path in folder.iterdir()), *sums}):
+    present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read
+    for name in sorted({*present, *sums}):
         if Path(name).name != name or Path(name).suffix not in _SAFE:
             raise InputError(
                 f"{folder / name}: a model consists of .safetensors, .parquet and .json files, which cannot carry code; "
-                "remove this one if you know where it comes from."
+                "this one does not belong to it, so remove it, or get the model from its source again."
             )
     for name, expected in sums.items():
         if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:

@@ -1,6 +1,7 @@
 """How good recommendations are: Recall and NDCG on the whole catalogue, with intervals, and for parts of the users."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,7 +154,7 @@ class Evaluation:
 
 def evaluate(
     model: "Recommender",
-    data: Dataset,
+    data: Dataset | str | Path,
     split: str = "test",
     k: int = 10,
     *,
@@ -167,7 +168,7 @@ def evaluate(
     model
         Fitted to this Dataset.
     data
-        The Dataset.
+        The Dataset, or its folder.
     split
         ``"test"`` or ``"validation"``.
     k
@@ -177,6 +178,10 @@ def evaluate(
     options
         Go to the model's `top`: ``exact=True`` scores the whole catalogue instead of searching it.
     """
+    if not isinstance(data, Dataset):
+        data = Dataset.load(data)
+    if k < 1:
+        raise InputError(f"k must be a whole number from 1, not {k!r}.")
     model.require_data(data)
     kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)
     settings = getattr(model, "settings", None)

@@ -100,23 +100,36 @@ class _Run:
             model: Any = recommender_class(parts["recommender"].kind)
             fitted: Recommender = model(parts["recommender"].settings).fit(self.data)
             return fitted
+        self._check_branching(parts["quantizer"])
         embeddings = self._encode(parts["encoder"])
         ids = self._quantize(parts["quantizer"], embeddings)
         return self._generate(parts["generator"], embeddings, ids)
+
+    def _check_branching(self, part: Part) -> None:
+        """Refuse a tree that is too large for the catalogue before the encoder has been trained."""
+        from resid.quantize.tree import checked_branching
+
+        branching = getattr(part.settings, "branching", "auto")
+        if isinstance(branching, tuple):
+            try:
+                checked_branching(branching, self.data.n_items)
+            except ValueError as error:
+                raise InputError(f"[quantizer] {error}") from error
 
     def _encode(self, part: Part) -> Any:
         from resid.encode import FAMAE, ItemEmbeddings
 
         folder = self._folder_of("encoder", part, self.data.fingerprint)
-        found = self._reused("Encoder", folder, lambda: ItemEmbeddings.load(folder / "embeddings", check=True))
+        path = folder / "embeddings"
+        found = self._reused("Encoder", path, lambda: ItemEmbeddings.load(path, check=True))
         if found is not None:
             return found
         self.progress.step(f"Encoder: {part.kind} in {folder}")
         settings: Any = part.settings
         encoder = FAMAE(settings).fit(self.data, folder / "training", fabric=self.fabric, progress=self.progress)
         encoder.save(folder)
-        encoder.embed(self.data).save(folder / "embeddings")
-        return ItemEmbeddings.load(folder / "embeddings")
+        encoder.embed(self.data).save(path)
+        return ItemEmbeddings.load(path)
 
     def _quantize(self, part: Part, embeddings: Any) -> Any:
         from resid.quantize import SemanticIds
@@ -124,7 +137,7 @@ class _Run:
 
         folder = self._folder_of("quantizer", part, embeddings.digest)
         path = folder / "ids.parquet"
-        found = self._reused("Quantizer", folder, lambda: SemanticIds.load(path))
+        found = self._reused("Quantizer", path, lambda: SemanticIds.load(path))
         if found is not None:
             return found
         self.progress.step(f"Quantizer: {part.kind} in {folder}")
@@ -146,16 +159,16 @@ class _Run:
         )
         return fitted
 
-    def _reused(self, stage: str, folder: Path, load: Callable[[], Any]) -> Any:
-        """Return what a stage left, or None, having said why."""
-        if not folder.exists():
+    def _reused(self, stage: str, path: Path, load: Callable[[], Any]) -> Any:
+        """Return what a stage left at a path; None if it has not come so far, or left it damaged, which is said."""
+        if not path.exists():
             return None
         try:
             found = load()
         except InputError as error:
-            self.progress.step(f"{stage}: {error}")
+            self.progress.step(f"{stage}: {error} That is done now")
             return None
-        self.progress.step(f"{stage}: {folder} is there, reused")
+        self.progress.step(f"{stage}: {path} is there, reused")
         return found
 
     def _folder_of(self, stage: str, part: Part, *reads: str) -> Path:

@@ -166,7 +166,9 @@ class Recommender(ABC):
         self._require_fit()
         single, rows = _rows(histories)
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
-            raise InputError(f"k cannot be {k}; the catalogue has {len(self.catalogue_):,} items.")
+            raise InputError(
+                f"k must be a whole number from 1 to {len(self.catalogue_):,}, the items of the catalogue, not {k!r}."
+            )
         allowed = self._allowed(allow, deny)
         known = self._known(rows)
         items = np.full((len(rows), k), -1, dtype=np.int64)
@@ -179,6 +181,8 @@ class Recommender(ABC):
                     else self._popular(len(users), k, allowed)
                 )
                 advance(len(users))
+        if fewer := int((items[:, -1] < 0).sum()):
+            log.warning("%d users get fewer than %d items, for no more are left for them", fewer, k)
         ids = np.empty(items.shape, dtype=object)
         ids[items >= 0] = self.catalogue_.item_ids.gather(items[items >= 0]).to_list()
         return (ids[0], scores[0]) if single else (ids, scores)
@@ -254,7 +258,11 @@ class Recommender(ABC):
             example = next(
                 i for row, indices in zip(rows, found, strict=True) for i in np.asarray(row, object)[indices < 0]
             )
-            log.warning("%d items of histories are not in the catalogue and were skipped, %r first", skipped, example)
+            kind = _kind_of_ids(self.catalogue_.item_ids)
+            hint = "" if isinstance(example, kind) else f"; its ids are {'numbers' if kind is int else 'text'}"
+            log.warning(
+                "%d items of histories are not in the catalogue and were skipped, %r first%s", skipped, example, hint
+            )
         if empty := sum(not len(indices) for indices in known):
             log.warning("%d histories have no item of the catalogue; they get the most popular items", empty)
         return known
@@ -294,6 +302,8 @@ def load(folder: str | Path) -> Recommender:
         If no whole recommender is there, or one that this version does not know.
     """
     folder = Path(folder)
+    if (folder / "run.json").exists() and not (folder / "model").is_dir():
+        raise InputError(f"{folder}: this run has no model yet; the same 'resid fit' that began it continues it.")
     bundle = read_bundle(folder / "model" if (folder / "model").is_dir() else folder)
     if bundle.kind not in KINDS:
         raise InputError(f"{folder}: a model of the kind '{bundle.kind}' is not known here; update resid.")
@@ -332,6 +342,9 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
     """Return whether a single history was given, and the histories."""
     if isinstance(histories, (str, bytes)):
         raise InputError(f"a history is a list of item ids, not the text {histories!r}; give [{histories!r}].")
+    ordered = isinstance(histories, Iterable) and not isinstance(histories, (set, frozenset, dict))
+    if not ordered or hasattr(histories, "columns"):
+        raise InputError(f"histories must be lists of item ids, or one such list, not a {type(histories).__name__}.")
     rows = list(histories)
     lists = [isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in rows]
     if rows and any(lists) != all(lists):
@@ -341,6 +354,10 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
         if nested := [item for item in row if isinstance(item, (list, dict, set, np.ndarray))]:
             raise InputError(f"a history is a list of item ids; {nested[0]!r} is not one.")
     return bool(rows) and not lists[0], found
+
+
+def _kind_of_ids(ids: pl.Series) -> type:
+    return int if ids.dtype.is_integer() else str
 
 
 def _by_length(known: list[Indices], longest: int, *, whole: bool) -> Iterator[tuple[Indices, Indices]]:

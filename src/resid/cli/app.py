@@ -38,3 +38,11 @@ def read_changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
         raise InputError(f"--set: '{bad[0]}' is not of the form name=value, for example learning_rate=3e-4.")
     changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
     return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}
+
+
+def column_names(columns: str | None) -> dict[str, str]:
+    """Read user=reviewer,item=asin."""
+    pairs = [pair.partition("=") for pair in names(columns or "")]
+    if bad := [name for name, _, value in pairs if not value]:
+        raise InputError(f"--columns: '{bad[0]}' is not of the form name=column, for example user=reviewer,item=asin.")
+    return {name.strip(): value.strip() for name, _, value in pairs}

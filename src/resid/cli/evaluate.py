@@ -10,6 +10,7 @@ from rich.table import Table
 from resid import Dataset, InputError, load
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.data.batches import Batches
+from resid.data.dataset import MANIFEST as DATASET
 from resid.errors import explain_full_disk
 from resid.evaluate import evaluate as measure
 from resid.pipeline import read_run
@@ -50,6 +51,8 @@ def evaluate(
         Print the figures as JSON.
     """
     wanted = _cutoffs(cutoffs)
+    if out is not None and (out.is_file() or (out / DATASET).exists()):
+        raise InputError(f"{out}: this is a {'file' if out.is_file() else 'Dataset'}; name a folder for the figures.")
     recommender, dataset = load(model), _dataset(model, data)
     generator = hasattr(recommender, "invalid_share")
     if decoding != "beam" and not generator:
@@ -102,20 +105,25 @@ def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
     short = [f"{name}@{k}" for k in cutoffs for name in ("R", "N")]
     title = f"{figures['split'].capitalize()}, {figures['users']:,} users, whole catalogue, with 95% intervals"
     table = Table("", *short, title=title, title_justify="left")
-    for name, text in (("seen_kept", "seen items kept"), ("seen_dropped", "seen items dropped")):
+    for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped")):
         values = figures[name]
         bounds = [values["intervals"][column] for column in columns]
         table.add_row(
             text,
             *(
-                f"{values[c]:.4f}\n[dim]{low:.4f}–{high:.4f}[/dim]"
+                f"{values[c]:.4f}\n[dim]{_short(low)}–{_short(high)}[/dim]"
                 for c, (low, high) in zip(columns, bounds, strict=True)
             ),
         )
     output.print(table)
-    parts = Table("users", "", *short, title="Parts of the users, seen items kept", title_justify="left")
+    parts = Table("part", "users", *short, title="Parts of the users, seen items kept", title_justify="left")
     for name, values in figures["slices"].items():
         parts.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))
     output.print(parts)
     if "invalid_free_beams" in figures:
         output.print(f"IDs that no item has, among free beams: {figures['invalid_free_beams']:.1%}", highlight=False)
+
+
+def _short(value: float) -> str:
+    """Write a share without its zero, so that two fit into a narrow column."""
+    return f"{value:.4f}".removeprefix("0")

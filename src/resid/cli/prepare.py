@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.app import AsJson, app, column_names, errors, names, output, print_json
 from resid.cli.show import print_notes, steps_table
 from resid.data.amazon import RELEASES, compare_with_paper, find_release, prepare_amazon
 from resid.data.dataset import MANIFEST
@@ -129,7 +129,7 @@ def prepare(
             source,
             second,
             None if fields is None else names(fields),
-            columns=_column_names(columns),
+            columns=column_names(columns),
             keep=None if keep is None else names(keep),
             unlisted_items=unlisted_items,
             **shared,
@@ -148,14 +148,6 @@ def prepare(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _column_names(columns: str | None) -> dict[str, str]:
-    """Read user=reviewer,item=asin."""
-    pairs = [pair.partition("=") for pair in names(columns or "")]
-    if bad := [name for name, _, value in pairs if not value]:
-        raise InputError(f"--columns: '{bad[0]}' is not of the form name=column, for example user=reviewer,item=asin.")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _paper_table(paper: dict[str, tuple[int, int]]) -> Table:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.markup import escape
 
-from resid import Dataset, InputError
+from resid import Dataset, InputError, load
+from resid.bundle import MANIFEST
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import ids_table
 from resid.pipeline import read_run
@@ -89,7 +90,7 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     Parameters
     ----------
     ids
-        The file of the IDs, or the folder of a run, whose embeddings and Dataset are then used too.
+        The file of the IDs, a saved model, or the folder of a run, whose embeddings and Dataset are then used too.
     embeddings
         The folder with the embeddings that they were made of: adds distortion, ambiguity, cosines and neighbours.
     data
@@ -100,9 +101,10 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, quality
 
-    if ids.is_dir():
+    saved = ids.is_dir() and not read_run(ids) and (ids / MANIFEST).exists()
+    if ids.is_dir() and not saved:
         ids, embeddings, data = _of_run(ids, embeddings, data)
-    known = SemanticIds.load(ids)
+    known = _of_model(ids) if saved else SemanticIds.load(ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     dataset = Dataset.load(data) if data else None
     if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
@@ -117,6 +119,13 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         print_json({"ids_file": str(ids), **known.facts, **found})
     else:
         _print(found)
+
+
+def _of_model(folder: Path) -> Any:
+    model = load(folder)
+    if not hasattr(model, "ids_"):
+        raise InputError(f"{folder}: a model of the kind '{model.name}' has no semantic IDs.")
+    return model.ids_
 
 
 def _of_run(folder: Path, embeddings: Path | None, data: Path | None) -> tuple[Path, Path | None, Path | None]:

@@ -1,5 +1,6 @@
 """`resid recommend`: items for a history that is typed, or for a file of histories."""
 
+import csv
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resid import InputError, Recommender, load
-from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.app import AsJson, app, column_names, errors, output, print_json
 from resid.data.engines import ROW
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
@@ -25,6 +26,7 @@ def recommend(
     *,
     history: str | None = None,
     histories: Path | None = None,
+    columns: str | None = None,
     k: Annotated[int, Parameter(name=["-k", "--count"])] = 10,
     exclude_seen: Annotated[bool, Parameter(negative="")] = False,
     allow: Path | None = None,
@@ -39,9 +41,12 @@ def recommend(
     model
         The run's folder, or a saved model.
     history
-        Item ids, the oldest first, separated by commas; an empty text is a user without a history.
+        Item ids, the oldest first, separated by commas, as --history=B01,B02; one with a comma in double quotes. An empty
+        text is a user without a history.
     histories
         A table with the columns user, item and timestamp, as for `resid prepare`: a history per user.
+    columns
+        Other names for these columns, for example user=reviewer,item=asin,timestamp=time.
     k
         How many items.
     exclude_seen
@@ -59,10 +64,14 @@ def recommend(
         raise InputError("give either --history B01,B02 or --histories FILE.")
     if (histories is None) != (out is None):
         raise InputError("--histories and --out, the Parquet file to write, go together.")
+    if out is not None and (out.is_dir() or out.suffix != ".parquet"):
+        raise InputError(f"--out {out}: give the name of a file that ends with .parquet.")
     recommender = load(model)
     known = recommender.catalogue_.item_ids
     users, rows = (
-        _read_histories(histories, known.dtype) if histories else ([], [_ids(names(history or ""), known.dtype)])
+        _read_histories(histories, column_names(columns), known.dtype)
+        if histories
+        else ([], [_ids(_typed(history or ""), known.dtype)])
     )
     items, scores = recommender.recommend(
         rows,
@@ -131,17 +140,23 @@ def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
     if path is None:
         return None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: this cannot be read as text ({error}); give a file with an item id per line."
-        ) from error
-    return _ids([line.strip() for line in lines if line.strip()], dtype)
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; give a text file with an item id per line.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: this is not text in UTF-8; give a file with an item id per line.") from error
+    return _ids([line.rstrip("\r") for line in lines if line.strip()], dtype)
 
 
-def _read_histories(path: Path, dtype: pl.DataType) -> tuple[list[Any], list[list[Any]]]:
-    columns = {name: name for name in ("user", "item", "timestamp")}
-    table = checked_interactions(open_table(path, "histories", list(columns)), columns)
+def _typed(history: str) -> list[str]:
+    """Read ids that are separated by commas; one that has a comma itself stands in double quotes."""
+    (row,) = csv.reader([history], skipinitialspace=True)
+    return [text.strip() for text in row if text.strip()]
+
+
+def _read_histories(path: Path, columns: dict[str, str], dtype: pl.DataType) -> tuple[list[Any], list[list[Any]]]:
+    columns = {name: name for name in ("user", "item", "timestamp")} | columns
+    table = checked_interactions(open_table(path, "histories", list(columns.values())), columns)
     log = table.engine.collect(table.frame.sort("timestamp", ROW))
     grouped = log.group_by("user", maintain_order=True).agg("item").sort("user")
     return grouped["user"].to_list(), [_ids(row, dtype) for row in grouped["item"].to_list()]

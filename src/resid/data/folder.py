@@ -96,6 +96,13 @@ def _running(name: str) -> bool:
     return int(owner[2]) != os.getpid()
 
 
+def readable_as_others(path: Path) -> None:
+    """Give a file the rights that new files have; what safetensors writes only its owner could read."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def sha256_of_file(path: Path) -> str:
     """Return the checksum of a file's content."""
     with path.open("rb") as file:

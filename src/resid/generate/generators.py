@@ -86,7 +86,7 @@ class OnePassSettings(GeneratorSettings):
     layers: Annotated[int, Field(ge=1)] = 2
     epochs: Annotated[int, Field(ge=1)] = 20
     batch_size: Annotated[int, Field(ge=1)] = 128
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.4
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
     forget: Annotated[float, Field(ge=0, lt=1)] = 0.1
     write_vectors: bool = True

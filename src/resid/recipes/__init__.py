@@ -72,7 +72,7 @@ class Recipe:
         if path.suffix != ".toml":
             raise InputError(
                 f"there is no recipe '{source}'{nearest(str(source), names())}; there are {', '.join(names())}, or give the "
-                "path of a .toml file."
+                "path of a file that ends with .toml."
             )
         try:
             with path.open("rb") as file:
@@ -124,8 +124,9 @@ class Recipe:
             elif stage in parts and dot:
                 stages = [stage]
             else:
-                keys = ["seed", *(f"{s}.{field}" for s in parts for field in _fields(parts[s].settings))]
-                raise InputError(f"there is no setting '{name}'{nearest(name, keys)}; name it as {keys[-1]}.")
+                keys = [f"{s}.{field}" for s in parts for field in _fields(parts[s].settings)]
+                advice = f"name it by its stage, as {keys[0]}" if keys else f"the recipe '{self.name}' has none"
+                raise InputError(f"there is no setting '{name}'{nearest(name, keys)}; {advice}.")
             for stage in stages:
                 part = parts[stage]
                 settings = _checked(stage, part.settings.changed, {key or name: value})

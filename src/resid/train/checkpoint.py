@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from resid.data.folder import readable_as_others
 from resid.errors import InputError, explain_full_disk
 
 
@@ -38,6 +39,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
             written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
             header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": str(_checksum(written))}
             save_file(written, partial, metadata=header)
+            readable_as_others(partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(partial, path)
