@@ -26,6 +26,8 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/famae.py
 	$(BIN)/python benchmarks/quantize.py
+	$(BIN)/python benchmarks/generator.py
+	$(BIN)/python benchmarks/decode.py
 
 clean:
 	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

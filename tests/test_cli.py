@@ -285,9 +285,11 @@ class TestRun:
             ("encode {data} --out x --recipe popularity", "the recipe 'popularity' has no encoder"),
         ],
     )
-    def test_what_cannot_be_done(self, fitted, prepared, capsys, command, message):
+    def test_what_cannot_be_done(self, fitted, prepared, capsys, tmp_path, monkeypatch, command, message):
+        monkeypatch.chdir(tmp_path)
         assert main(command.format(run=fitted, data=prepared).split()) == 2
         assert message in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())  # nothing is left behind
 
     def test_a_baseline(self, prepared, tmp_path, capsys):
         assert main(["fit", str(prepared), "--out", str(tmp_path / "run"), "--recipe", "cooccurrence"]) == 0
@@ -310,7 +312,13 @@ class TestBadInput:
 
     def test_encode(self, prepared, tmp_path, capsys):
         arguments = ("encode", prepared, "--out", tmp_path / "run", "--epochs", 1)
-        self.refused(capsys, "there is no setting 'wide'; there are epochs", *arguments, "--set", "wide=3")
+        self.refused(
+            capsys,
+            "there is no setting 'wide' (did you mean 'width'?); there are epochs",
+            *arguments,
+            "--set",
+            "wide=3",
+        )
         self.refused(capsys, "--set: 'width' is not of the form name=value", *arguments, "--set", "width")
         self.refused(capsys, "the setting 'dropout' cannot be '2'", *arguments, "--set", "dropout=2")
         self.refused(capsys, "must be a multiple of the heads", *arguments, "--set", "width=30")
@@ -334,7 +342,7 @@ class TestBadInput:
         self.refused(capsys, "have one size, not (3, 4)", *arguments, "--method", "rq-kmeans", "--branching", "3,4")
         self.refused(capsys, "this is a folder; name a file", "quantize", prepared, vectors, "--out", tmp_path)
         self.refused(capsys, "no whole embeddings are here", "quantize", prepared, prepared, "--out", ids)
-        self.refused(capsys, "--seed: -1 cannot be used", *arguments, "--seed", "-1")
+        self.refused(capsys, "the setting 'seed' cannot be -1", *arguments, "--seed", "-1")
         self.refused(capsys, "--branching: '' must be numbers", *arguments, "--branching=")
         self.refused(
             capsys, "holds no semantic IDs; choose another name", *arguments[:3], "--out", vectors / "vectors.npy"
@@ -376,7 +384,7 @@ class TestBadInput:
             assert low <= found["test"]["recall@10"] <= high
             assert main([*map(str, command)]) == 0  # finished already
             assert "Whole catalogue, seen items kept" in capsys.readouterr().out
-            self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.2")
+            self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.5")
         self.refused(capsys, "there is no setting 'wide'", *command, "--set", "wide=3")
         self.refused(capsys, "IDs of other items", "generate", other, ids, "--out", tmp_path / "x")
         altered = np.load(vectors / "vectors.npy")

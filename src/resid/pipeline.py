@@ -72,6 +72,7 @@ def fit(
     made = Recipe.read(recipe).changed(changes or {})
     if fabric is not None and fabric.world_size > 1:
         raise InputError("all stages at once run in one process; train the encoder with 'resid encode' under torchrun.")
+    _check_branching(made, data)
     with ExitStack() as stack:
         place = Path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
         _refuse_foreign(place, data)
@@ -100,21 +101,9 @@ class _Run:
             model: Any = recommender_class(parts["recommender"].kind)
             fitted: Recommender = model(parts["recommender"].settings).fit(self.data)
             return fitted
-        self._check_branching(parts["quantizer"])
         embeddings = self._encode(parts["encoder"])
         ids = self._quantize(parts["quantizer"], embeddings)
         return self._generate(parts["generator"], embeddings, ids)
-
-    def _check_branching(self, part: Part) -> None:
-        """Refuse a tree that is too large for the catalogue before the encoder has been trained."""
-        from resid.quantize.tree import checked_branching
-
-        branching = getattr(part.settings, "branching", "auto")
-        if isinstance(branching, tuple):
-            try:
-                checked_branching(branching, self.data.n_items)
-            except ValueError as error:
-                raise InputError(f"[quantizer] {error}") from error
 
     def _encode(self, part: Part) -> Any:
         from resid.encode import FAMAE, ItemEmbeddings
@@ -193,6 +182,18 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     if version != FORMAT:
         raise InputError(f"{path}: format {version!r} is not known here, {FORMAT} is; update resid.")
     return content
+
+
+def _check_branching(recipe: Recipe, data: Dataset) -> None:
+    """Refuse a tree that is too large for the catalogue, before the encoder has been trained for it."""
+    from resid.quantize.tree import checked_branching
+
+    branching = getattr(recipe.parts["quantizer"].settings, "branching", None) if "quantizer" in recipe.parts else None
+    if isinstance(branching, tuple):
+        try:
+            checked_branching(branching, data.n_items)
+        except ValueError as error:
+            raise InputError(f"[quantizer] {error}") from error
 
 
 def _note(folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Mapping[str, str] | None = None) -> None:
