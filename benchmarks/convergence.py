@@ -3,23 +3,24 @@
     python benchmarks/convergence.py runs/onepass/training runs/t5/training --out results/generate/convergence
 
 Reads the metrics of two finished runs (`resid generate`), the faster generator first, and writes a table (.md), the figures
-(.json) and a plot (.svg, extra `plots`). Time is that of the training steps: the targets of an epoch over the median speed
-of the run, so that what else the machine did for a while does not count.
+(.json) and a plot (.svg, extra `plots`). Time is that of the training steps: epochs times the seconds of an epoch in
+benchmarks/generator.json, where both were measured in one run, so that what else the machine did meanwhile does not count.
 """
 
 import argparse
 import json
-import statistics
 from pathlib import Path
 
+HERE = Path(__file__).parent
 
-def curve(folder: Path, targets: int) -> dict:
-    """Return the validation figures of every epoch and the seconds that training had taken."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    samples = targets / statistics.median(record["samples_per_second"] for record in records)
+
+def curve(folder: Path, seconds: float) -> dict:
+    """Return the validation figures of every epoch that was evaluated and the seconds that training had taken."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if "recall@10" in record]
     return {
-        "epoch_seconds": samples,
-        "seconds": [samples * record["epoch"] for record in records],
+        "epoch_seconds": seconds,
+        "seconds": [seconds * record["epoch"] for record in records],
         **{name: [record[name] for record in records] for name in ("recall@10", "ndcg@10")},
     }
 
@@ -28,12 +29,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("fast", type=Path)
     parser.add_argument("slow", type=Path)
-    parser.add_argument("--samples", type=int, nargs=2, required=True, help="what an epoch of each counts")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    fast, slow = (
-        curve(folder, count) for folder, count in zip((arguments.fast, arguments.slow), arguments.samples, strict=True)
-    )
+    seconds = json.loads((HERE / "generator.json").read_text())["epoch_seconds"]
+    fast, slow = curve(arguments.fast, seconds["onepass"]), curve(arguments.slow, seconds["t5"])
     best = max(slow["recall@10"])
     spent = slow["seconds"][slow["recall@10"].index(best)]
     reached = next((s for s, value in zip(fast["seconds"], fast["recall@10"], strict=True) if value >= best), None)

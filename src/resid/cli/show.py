@@ -79,7 +79,7 @@ def epochs_table(history: list[dict[str, Any]], best: int) -> Table:
     table = Table(
         "epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="On validation", title_justify="left"
     )
-    for record in history:
+    for record in (record for record in history if "metric1.recall@10" in record):
         values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
         style = "bold" if record["epoch"] == best else None
         mark = " ← kept" if record["epoch"] == best else ""
