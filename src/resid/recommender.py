@@ -370,9 +370,7 @@ def _by_length(known: list[Indices], longest: int, *, whole: bool) -> Iterator[t
     if not whole:
         lengths = np.minimum(lengths, longest)
     doublings = np.ceil(np.log2(np.maximum(lengths, longest) / longest)).astype(np.int64)
-    groups = np.where(
-        lengths == 0, -1, doublings
-    )  # empty ones, ones that are read whole, ones up to twice as long, ...
+    groups = np.where(lengths == 0, -1, doublings)  # none, up to `longest`, up to twice that, ...
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         members = members[np.argsort(lengths[members], kind="stable")]

@@ -178,7 +178,7 @@ def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables, count
 def items_of(beams: Beams, tables: PrefixTables, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the k best items of each user and their scores, -1 and -inf where there are fewer.
 
-    Items that share an ID follow each other in the order of the catalogue, with the same score.
+    Items that share an ID follow each other in the order of the tables' IDs, with the same score.
     """
     ids = tables.ids
     nodes, scores = beams.nodes.cpu().numpy(), beams.scores.cpu().numpy()
