@@ -40,6 +40,10 @@ class RecommenderContract:
     def model(cls, data):
         return cls.make(data)
 
+    def asking(self, data, window):
+        """Return what `recommend` is given besides the history of a window, for a model that knows more of it."""
+        return {}
+
     HISTORIES = (["i3", "i4"], ["i5", "i6", "i7"], ["i11"])
 
     def test_items_and_scores(self, model):
@@ -102,6 +106,16 @@ class RecommenderContract:
         with pytest.raises(InputError, match="no item of the catalogue may be recommended"):
             model.recommend(self.HISTORIES, allow=["i0"], deny=["i0"])
 
+    def test_users(self, model):
+        items, _ = model.recommend(self.HISTORIES, 5)
+        nobody, _ = model.recommend(self.HISTORIES, 5, users=["new", "newer", "newest"])
+        assert nobody.tolist() == items.tolist()
+        for users in ("u1", ["u1"]):
+            with pytest.raises(
+                InputError, match="'users' must be a list with the id of the user of each of 3 histories"
+            ):
+                model.recommend(self.HISTORIES, 5, users=users)
+
     def test_items_that_are_not_known(self, model, data, caplog):
         caplog.set_level(logging.WARNING)
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
@@ -147,7 +161,7 @@ class RecommenderContract:
             history, target = data.test.window(window)
             ids = data.item_ids.gather(history.astype(np.int64)).to_list()
             for ranks, exclude in ((kept, False), (dropped, True)):
-                items = model.recommend(ids, 5, exclude_seen=exclude)[0].tolist()
+                items = model.recommend(ids, 5, exclude_seen=exclude, **self.asking(data, window))[0].tolist()
                 wanted = data.item_ids[target]
                 assert ranks[window] == (items.index(wanted) if wanted in items else NOT_FOUND)
         found = evaluate(model, data, k=5)

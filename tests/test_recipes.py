@@ -51,13 +51,13 @@ def test_changes_that_cannot_be_made(changes, message):
         ("[encoder", "this is not TOML"),
         (
             '[encoder]\nkind = "famea"',
-            r"\[encoder\] needs a kind, one of famae, not 'famea' \(did you mean 'famae'\?\)",
+            r"\[encoder\] needs a kind, one of famae, sasrec, bert4rec, not 'famea' \(did you mean 'famae'\?\)",
         ),
         ("[generator]\nepochs = 3", r"\[generator\] needs a kind, one of onepass, t5, not None"),
         ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] the setting 'epochs' cannot be 0"),
         ('[encodr]\nkind = "famae"', r"there is no stage 'encodr' \(did you mean 'encoder'\?\)"),
         ("epochs = 3", "there is no stage 'epochs'"),
-        ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of famae, not \['famae'\]"),
+        ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of famae, sasrec, bert4rec, not \['famae'\]"),
         ('[encoder]\nkind = "famae"', "a recipe has the stages encoder .* this one has encoder"),
         ("", "this one has none"),
     ],
@@ -77,7 +77,9 @@ def test_any_description_can_be_written(tmp_path):
 
 
 def test_a_recipe_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); there are coocc"):
+    with pytest.raises(
+        InputError, match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); there are bert4rec, bert4rec\*, "
+    ):
         Recipe.read("resit")
     with pytest.raises(InputError, match=r"nowhere\.toml: No such file or directory; 'resid recipes' lists"):
         Recipe.read(tmp_path / "nowhere.toml")

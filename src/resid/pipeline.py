@@ -5,9 +5,10 @@
     runs/mine/
       run.json               the Dataset, the recipe of the model, and which folders its stages have
       recipe.toml            all of the model's settings
-      encoder/<key>/         checkpoints, metrics of every epoch, embeddings/
+      encoder/<key>/         checkpoints, metrics of every epoch, the encoder, embeddings/
       quantizer/<key>/       ids.parquet
       generator/<key>/       checkpoints, metrics of every epoch
+      recommender/<key>/     the same, of a recommender without semantic IDs
       model/                 the recommender, for `resid.load`
 
 The key of a stage is made of its settings and of what it reads. A stage with the same key is taken as it is, one that was
@@ -98,12 +99,22 @@ class _Run:
         """Run what has not been run."""
         parts = self.recipe.parts
         if "recommender" in parts:
-            model: Any = recommender_class(parts["recommender"].kind)
-            fitted: Recommender = model(parts["recommender"].settings).fit(self.data)
-            return fitted
+            return self._recommend(parts["recommender"])
         embeddings = self._encode(parts["encoder"])
         ids = self._quantize(parts["quantizer"], embeddings)
         return self._generate(parts["generator"], embeddings, ids)
+
+    def _recommend(self, part: Part) -> Recommender:
+        from resid.train import TrainSettings
+
+        model: Any = recommender_class(part.kind)(part.settings)  # type: ignore[call-arg]
+        if not isinstance(part.settings, TrainSettings):  # it counts, and has nothing to continue
+            counted: Recommender = model.fit(self.data)
+            return counted
+        folder = self._folder_of("recommender", part, self.data.fingerprint)
+        self.progress.step(f"Recommender: {part.kind} in {folder}")
+        fitted: Recommender = model.fit(self.data, folder, fabric=self.fabric, progress=self.progress)
+        return fitted
 
     def _encode(self, part: Part) -> Any:
         from resid.encode import FAMAE, ItemEmbeddings
@@ -114,9 +125,9 @@ class _Run:
         if found is not None:
             return found
         self.progress.step(f"Encoder: {part.kind} in {folder}")
-        settings: Any = part.settings
-        encoder = FAMAE(settings).fit(self.data, folder / "training", fabric=self.fabric, progress=self.progress)
-        encoder.save(folder)
+        make: Any = FAMAE if part.kind == "famae" else recommender_class(part.kind)
+        encoder = make(part.settings).fit(self.data, folder / "training", fabric=self.fabric, progress=self.progress)
+        encoder.save(folder / "encoder")
         encoder.embed(self.data).save(path)
         return ItemEmbeddings.load(path)
 

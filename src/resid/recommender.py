@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.bundle import Bundle, read_bundle, write_bundle
-from resid.data.batches import PADDING, Batches
+from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset, lookup
 from resid.data.splits import Split
 from resid.errors import InputError
@@ -28,6 +28,10 @@ KINDS = {  # where each kind of recommender is; imported when it is needed, for 
     "t5": "resid.generate:T5Generator",
     "popularity": "resid.sequential:Popularity",
     "cooccurrence": "resid.sequential:CoOccurrence",
+    "hgn": "resid.sequential:HGN",
+    "sasrec": "resid.sequential:SASRec",
+    "bert4rec": "resid.sequential:BERT4Rec",
+    "s3rec": "resid.sequential:S3Rec",
 }
 _USERS = 256  # users that are worked on at a time
 
@@ -135,6 +139,7 @@ class Recommender(ABC):
         exclude_seen: bool = False,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        users: Sequence[Any] | None = None,
         progress: Progress | None = None,
     ) -> tuple[NDArray[Any], Scores]:
         """Return the k best items after each history, the best first.
@@ -155,6 +160,9 @@ class Recommender(ABC):
             Ids of the only items that may be recommended; all by default.
         deny
             Ids of items that may not be recommended.
+        users
+            The id of every history's user. A model that has learnt something of each of them (HGN) takes it into account,
+            and takes the mean of all for a user who is not known or not given; others do not look at it.
         progress
             Counts the users.
 
@@ -171,16 +179,20 @@ class Recommender(ABC):
             )
         allowed = self._allowed(allow, deny)
         known = self._known(rows)
+        if users is not None and (isinstance(users, (str, bytes)) or len(users) != len(rows)):
+            raise InputError(f"'users' must be a list with the id of the user of each of {len(rows):,} histories.")
+        numbers = self._user_numbers(users) if users is not None else None
         items = np.full((len(rows), k), -1, dtype=np.int64)
         scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
         with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
-            for users, batch in _by_length(known, self.catalogue_.max_history, whole=exclude_seen):
-                items[users], scores[users] = (
-                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed)
+            for some, batch in _by_length(known, self.catalogue_.max_history, whole=exclude_seen):
+                options = {"users": numbers[some]} if numbers is not None else {}
+                items[some], scores[some] = (
+                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed, **options)
                     if batch.shape[1]
-                    else self._popular(len(users), k, allowed)
+                    else self._popular(len(some), k, allowed)
                 )
-                advance(len(users))
+                advance(len(some))
         if fewer := int((items[:, -1] < 0).sum()):
             log.warning("%d users get fewer than %d items, for no more are left for them", fewer, k)
         ids = np.empty(items.shape, dtype=object)
@@ -212,13 +224,20 @@ class Recommender(ABC):
         dropped = kept.copy()
         with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
             for batch in Batches(windows, _USERS, shuffle=False):
-                # As many more as a history has items, so that k are left without those.
-                items, _ = self.top(batch.histories, k + self.catalogue_.max_history, **options)
-                kept[batch.index] = ranks_of(items[:, :k], batch.targets)
-                fresh, _ = leave_out(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
-                dropped[batch.index] = ranks_of(fresh, batch.targets)
+                kept[batch.index], dropped[batch.index] = self._ranks(batch, k, **options)
                 advance(len(batch))
         return kept, dropped
+
+    def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
+        """Return the ranks of a batch's targets, with seen items kept and dropped."""
+        # As many more as a history has items, so that k are left without those.
+        items, _ = self.top(batch.histories, k + self.catalogue_.max_history, **options)
+        fresh, _ = leave_out(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
+        return ranks_of(items[:, :k], batch.targets), ranks_of(fresh, batch.targets)
+
+    def _user_numbers(self, users: Sequence[Any]) -> Indices | None:
+        """Return the numbers of users, -1 for one who is not known, if the model knows users; else None."""
+        return None
 
     def save(self, folder: str | Path) -> None:
         """Write everything that `resid.load` needs into a folder, whole or not at all."""

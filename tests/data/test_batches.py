@@ -114,8 +114,24 @@ class TestSequences:
                     assert (items[end - begin :] == PADDING).all()  # on the right
                     found += range(begin + 1, end)
             assert sorted(found) == sorted(data.train.end)
+            assert (batches.first_target == batches.begin + 1).all()
         whole = SequenceBatches(data.train, 7, 10_000)
         assert len(whole.begin) == len(np.unique(data.train.users))
+
+    @pytest.mark.parametrize("stride", [1, 2, 3])
+    def test_targets_have_the_history_of_their_window(self, data, stride):
+        windows = {
+            int(end): int(max(begin, end - 4)) for begin, end in zip(data.train.begin, data.train.end, strict=True)
+        }
+        batches = SequenceBatches(data.train, 7, 5, stride=stride)
+        found = []
+        for batch in batches:
+            for piece, first in zip(batch.index, batch.first_target, strict=True):
+                begin, end = batches.begin[piece], batches.end[piece]
+                found += range(begin + first, end)
+                for target in range(begin + first, end):  # the first of several targets may miss so many items
+                    assert windows[target] <= begin < windows[target] + stride
+        assert sorted(found) == sorted(data.train.end)
 
     def test_the_seed_and_the_position_decide(self, data):
         batches = SequenceBatches(data.train, 16, 32, seed=1)

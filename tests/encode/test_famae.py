@@ -92,7 +92,7 @@ def slow_loss(model, hidden, targets, masked, negatives):
             drawn = negatives[field]
             others = range(len(table))
             if drawn is not None:
-                others = [own, *(value for value in drawn[row // model.share_negatives].tolist() if value != own)]
+                others = [own, *(value for value in drawn[row * len(drawn) // len(hidden)].tolist() if value != own)]
             cosines = {
                 value: f.cosine_similarity(hidden[row], table[value], dim=0) * WIDTH**0.5 for value in set(others)
             }

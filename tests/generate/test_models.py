@@ -124,7 +124,9 @@ class TestOnePass:
         model.smoothing = 0.0
         items = np.array([[3, 1, 4, 1, 5], [9, 2, 6, PADDING, PADDING]])
         with torch.no_grad():
-            loss = model(SequenceBatch(np.arange(2), items), torch.Generator())["loss"].item()
+            loss = model(SequenceBatch(np.arange(2), items, np.ones(2, dtype=np.int64)), torch.Generator())[
+                "loss"
+            ].item()
             one_by_one = []
             for row in items:
                 real = row[row != PADDING]

@@ -65,10 +65,13 @@ class SequenceBatch(_Rows):
     index : ndarray of int64, shape (batch,)
         Which pieces these are.
     items : ndarray of int64, shape (batch, longest piece)
-        Item indices in their order; `PADDING` on the right. Every item but the first is a target of those before it.
+        Item indices in their order; `PADDING` on the right.
+    first_target : ndarray of int64, shape (batch,)
+        Where in the piece the first target stands, 1 at least; all items from there on are targets of those before them.
     """
 
     items: NDArray[np.int64]
+    first_target: NDArray[np.int64]
 
 
 @dataclass(eq=False)
@@ -247,8 +250,8 @@ class Batches(EpochBatches[Batch]):
 class SequenceBatches(EpochBatches[SequenceBatch]):
     """The training part of every history whole, so that each of its items can be a target in the same pass.
 
-    A history that is longer than the longest piece is cut into several, from its end; each begins with the last item of
-    the one before it, so every item but a history's first is a target once.
+    A history that is longer than the longest piece is cut into several, from its end. Every item but a history's first is
+    a target once.
 
     Parameters
     ----------
@@ -258,19 +261,33 @@ class SequenceBatches(EpochBatches[SequenceBatch]):
         How many pieces a batch has; the last of an epoch may have fewer.
     max_length
         The most items of a piece, the last of which is a target alone.
+    stride
+        How many targets a piece has that is not the first of its history; all that it can have by default. With 1, every
+        target has the same items before it as in its window, at the cost of one piece for each target of a long history.
     seed
         Decides the order.
     pool
         Pieces are sorted by length within random pools of this many batches.
     """
 
-    def __init__(self, split: Split, batch_size: int, max_length: int, *, seed: int = 0, pool: int = 50) -> None:
-        self.begin, self.end = _pieces(split, max_length)
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        max_length: int,
+        *,
+        stride: int | None = None,
+        seed: int = 0,
+        pool: int = 50,
+    ) -> None:
+        self.stride = stride or max_length - 1
+        self.begin, self.end, self.first_target = _pieces(split, max_length, self.stride)
         super().__init__(len(self.begin), split.fingerprint, batch_size, seed)
         self.split, self.max_length, self.pool = split, max_length, pool
 
     def _identity(self) -> dict[str, Any]:
-        return {**super()._identity(), "max_length": self.max_length, "pool": self.pool}
+        more = {name: getattr(self, name) for name in ("max_length", "stride", "pool")}
+        return {**super()._identity(), **more}
 
     def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return _plan_by_length(self.end - self.begin, self.batch_size, self.pool, [self.seed, self.epoch])
@@ -281,22 +298,24 @@ class SequenceBatches(EpochBatches[SequenceBatch]):
         positions = begin[:, None] + np.arange((end - begin).max())
         inside = positions < end[:, None]
         items = np.where(inside, self.split.sequence[np.where(inside, positions, 0)], PADDING)
-        return SequenceBatch(index, items.astype(np.int64))
+        return SequenceBatch(index, items.astype(np.int64), self.first_target[index] - begin)
 
 
-def _pieces(split: Split, max_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where pieces of histories begin and end, whose items but the first are the targets of the windows."""
+def _pieces(
+    split: Split, max_length: int, stride: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return where pieces of histories begin and end, and where their targets begin, which are those of the windows."""
     # Windows of a user follow each other, each one target further; where they do not, a new run begins.
     order = np.lexsort((split.end, split.users))
     end, users = split.end[order], split.users[order]
     new = np.r_[True, (users[1:] != users[:-1]) | (end[1:] != end[:-1] + 1)] if len(end) else np.zeros(0, dtype=bool)
     first, last = end[new], end[np.r_[new[1:], True]] if len(end) else end
-    pieces = -(-(last - first + 1) // (max_length - 1))
-    run = np.repeat(np.arange(len(first)), pieces)
-    number = np.arange(len(run)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    stops = last[run] - number * (max_length - 1)  # the last target of each piece
+    later = -(-np.maximum(last - first + 1 - (max_length - 1), 0) // stride)  # pieces besides a history's first
+    run = np.repeat(np.arange(len(first)), later + 1)
+    number = np.arange(len(run)) - np.repeat(np.cumsum(later + 1) - later - 1, later + 1)  # from the end
+    stops = last[run] - number * stride  # the last target of each piece
     begins = np.maximum(first[run] - 1, stops - (max_length - 1))
-    return begins, stops + 1
+    return begins, stops + 1, np.where(number < later[run], stops - stride + 1, first[run])
 
 
 def _plan_by_length(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, Batch
-from resid.nn import Dropout, EncoderLayer
+from resid.nn import Dropout, EncoderLayer, FieldTables
+from resid.nn.losses import draw_candidates, sampled_softmax
 
 _RANDOM_SHARE = 0.2  # of the positions that "random" masks, as in BERT4Rec
 
@@ -73,16 +74,12 @@ class FamaeModel(nn.Module):
         self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.sizes)
         self.share_negatives = share_negatives
         self.sampled = tuple(size > full_softmax_up_to for size in self.sizes)
-        self.tables = nn.ModuleList(
-            nn.Embedding(size, width, sparse=sampled) for size, sampled in zip(self.sizes, self.sampled, strict=True)
-        )
+        self.tables = FieldTables(codes, self.sizes, width, self.sampled)
         self.masks = nn.Parameter(torch.empty(len(self.sizes), width))  # m_j
         self.positions = nn.Parameter(torch.empty(max_length, width))
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden, dropout) for _ in range(layers))
-        self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
-        self.codes: Tensor
-        for parameter in (self.masks, self.positions, *(table.weight for table in self.embeddings())):
+        for parameter in (self.masks, self.positions):
             nn.init.normal_(parameter, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -91,7 +88,12 @@ class FamaeModel(nn.Module):
 
     def embeddings(self) -> list[nn.Embedding]:
         """Return the tables of the fields, the item-ID first, each of shape (values, width)."""
-        return [table for table in self.tables if isinstance(table, nn.Embedding)]
+        return self.tables.embeddings()
+
+    @property
+    def codes(self) -> Tensor:
+        """The field codes of every item, shape (items, J)."""
+        return self.tables.codes
 
     @property
     def n_fields(self) -> int:
@@ -172,7 +174,7 @@ class FamaeModel(nn.Module):
         """Return the input tokens, shape (batch, length + 1, width), and which of them are real."""
         real = histories != PADDING
         items, where = torch.unique(histories[real], return_inverse=True)  # an item that stands often is fused once
-        vectors = self.item_vectors(items)
+        vectors = self.tables.vectors(items)
         tokens = vectors.new_zeros(*histories.shape, vectors.shape[1])
         tokens[real] = vectors[where]
         tokens = torch.cat([tokens, self.fuse(targets, masked)[:, None]], dim=1)
@@ -192,24 +194,17 @@ class FamaeModel(nn.Module):
         placed: Tensor = self.dropout(tokens + self.positions[-tokens.shape[1] :])
         return placed
 
-    def item_vectors(self, items: Tensor) -> Tensor:
-        """Return the sum of all field embeddings of items, shape (items, width)."""
-        codes = self.codes[items]
-        parts = [table(codes[:, field]) for field, table in enumerate(self.embeddings())]
-        return torch.stack(parts).sum(dim=0)
-
     def draw_negatives(self, count: int, generator: torch.Generator) -> list[Tensor | None]:
         """Draw candidates for the fields that are not scored whole, for so many targets.
 
         Returns
         -------
         list
-            For each field None, or values drawn uniformly, shape (groups, negatives): the targets of a group share them,
-            so that a step reads and updates a few thousand rows of a table and not a hundred thousand.
+            For each field None, or candidates as `draw_candidates` gives them, shape (groups, negatives).
         """
-        shape = (-(-count // self.share_negatives), self.negatives)
+        how = (self.negatives, self.share_negatives, generator)
         return [
-            torch.randint(size, shape, generator=generator).to(self.codes.device) if sampled else None
+            draw_candidates(count, size, *how).to(self.codes.device) if sampled else None
             for size, sampled in zip(self.sizes, self.sampled, strict=True)
         ]
 
@@ -245,17 +240,8 @@ class FamaeModel(nn.Module):
                 logits = queries[rows] @ unit.T
                 summed = f.cross_entropy(logits, targets[rows, field], reduction="sum")
             else:
-                own = (queries * f.normalize(table(targets[:, field]), dim=1)).sum(dim=1, keepdim=True)
-                others = self._grouped_logits(queries, targets[:, field], f.normalize(table(drawn), dim=2), drawn)
-                summed = (torch.cat([own, others], dim=1).logsumexp(dim=1) - own[:, 0])[rows].sum()
+                own, others = (f.normalize(table(values), dim=-1) for values in (targets[:, field], drawn))
+                summed = sampled_softmax(queries, targets[:, field], own, others, drawn)[rows].sum()
             terms[f"loss.{self.names[field]}"] = summed / len(hidden)
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}
-
-    def _grouped_logits(self, queries: Tensor, targets: Tensor, candidates: Tensor, values: Tensor) -> Tensor:
-        """Multiply the queries of each group with its candidates, shape (groups, negatives, width); (batch, negatives)."""
-        (groups, count), group = values.shape, self.share_negatives
-        short = groups * group - len(queries)
-        logits = f.pad(queries, (0, 0, 0, short)).view(groups, group, -1) @ candidates.transpose(1, 2)
-        same = f.pad(targets, (0, short), value=-1).view(groups, group, 1) == values[:, None]
-        return logits.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]

@@ -77,6 +77,8 @@ class OnePassSettings(GeneratorSettings):
         Chance of an item of the history not to be read in a step of training.
     write_vectors
         Score a code also by the mean vector of the items that it leads to, where vectors are given.
+    read_items
+        Add to the token of an item a vector of its own, which is learnt with the rest.
     width, layers, heads, hidden, dropout, read_vectors, beam, validation_users
         See `GeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
@@ -90,6 +92,7 @@ class OnePassSettings(GeneratorSettings):
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
     forget: Annotated[float, Field(ge=0, lt=1)] = 0.1
     write_vectors: bool = True
+    read_items: bool = True
     patience: Annotated[int, Field(ge=0)] = 5
 
 
@@ -346,6 +349,7 @@ class OnePassGenerator(_Generator[OnePassSettings]):
             forget=s.forget,
             vectors=vectors,
             write_vectors=s.write_vectors,
+            read_items=s.read_items,
         )
 
     def _batches(self, data: Dataset) -> SequenceBatches:

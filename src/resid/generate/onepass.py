@@ -7,6 +7,9 @@ next item's codes are written level by level, each from the state and the codes 
 Where the items have vectors, each code is scored twice: by what it means everywhere, a row of the level's table, and by
 where it leads from here, the cosine with the mean vector of the items below. The second needs no learning of its own but a
 linear map, so the generator is good after a few epochs.
+
+What is read may be richer than what is written: besides its codes, a token has the item's vector, projected, and a vector of
+the item's own that is learnt with the rest and begins at zero, where it stays for an item that training never saw.
 """
 
 from collections.abc import Sequence
@@ -22,6 +25,7 @@ from resid.nn import CausalLayer, Dropout
 from resid.quantize.ids import SemanticIds
 
 _SCALE = 12.0  # of cosines, before training
+_MANY_ITEMS = 32_768  # from here on a table of items gets sparse gradients, so that a step does not grow with it
 _ONE_BY_ONE = 32  # vectors for which it pays to go through the nodes one by one instead of copying them
 
 
@@ -199,6 +203,8 @@ class OnePassModel(nn.Module):
         Item vectors, shape (items, d), that are projected and added to the tokens; None reads codes alone.
     write_vectors
         Whether they score what is written as well.
+    read_items
+        Whether a token also has a vector of the item's own.
     """
 
     codes: Tensor
@@ -219,6 +225,7 @@ class OnePassModel(nn.Module):
         forget: float = 0.1,
         vectors: Tensor | None = None,
         write_vectors: bool = True,
+        read_items: bool = True,
     ) -> None:
         super().__init__()
         self.sizes, self.smoothing, self.forget = tuple(sizes), smoothing, forget
@@ -237,6 +244,9 @@ class OnePassModel(nn.Module):
         self.dropout = Dropout(dropout)
         for table in (*self.read_tables, *self.written_tables):
             nn.init.normal_(table.weight, std=0.02)
+        self.own = nn.Embedding(len(codes), width, sparse=len(codes) > _MANY_ITEMS) if read_items else None
+        if self.own is not None:
+            nn.init.zeros_(self.own.weight)
 
     def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the cross-entropy of the codes of every position's next item, the mean over positions and levels' sum."""
@@ -263,6 +273,8 @@ class OnePassModel(nn.Module):
         tokens = torch.stack([table(codes[..., level]) for level, table in enumerate(self.read_tables)]).sum(dim=0)
         if self.vectors is not None and self.project is not None:
             tokens = tokens + self.project(self.vectors[known])
+        if self.own is not None:
+            tokens = tokens + self.own(known)
         if generator is not None and self.training and self.forget:
             kept = torch.rand(items.shape, generator=generator).to(items.device) >= self.forget
             tokens = tokens * kept[..., None]

@@ -1,4 +1,4 @@
-"""Transformer layers: one that looks at all tokens, normalised after each part, and a causal one, normalised before."""
+"""Transformer layers: one normalised after each part, which looks at all tokens or back, and a causal one, before."""
 
 import torch
 import torch.nn.functional as f
@@ -33,7 +33,7 @@ class EncoderLayer(nn.Module):
         self.perceptron_norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, attend: Tensor, *, last_only: bool = False) -> Tensor:
+    def forward(self, tokens: Tensor, attend: Tensor | None, *, last_only: bool = False) -> Tensor:
         """Return new vectors for all tokens, or for the last one alone, which costs a fraction.
 
         Parameters
@@ -41,7 +41,8 @@ class EncoderLayer(nn.Module):
         tokens
             Shape (batch, length, width).
         attend
-            Which tokens may be looked at, boolean, shape (batch, length) for every query alike.
+            Which tokens may be looked at, boolean, shape (batch, length) for every query alike. None is causal: each looks
+            at those before it and at itself.
         last_only
             Compute only the last token.
 
@@ -53,7 +54,8 @@ class EncoderLayer(nn.Module):
         asking = tokens[:, -1:] if last_only else tokens
         query, key, value = self._heads(tokens, asking)
         chance = self.dropout.chance if self.training else 0.0
-        mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=attend[:, None, None, :], dropout_p=chance)
+        mask, causal = (attend[:, None, None, :], False) if attend is not None else (None, not last_only)
+        mixed = f.scaled_dot_product_attention(query, key, value, mask, dropout_p=chance, is_causal=causal)
         mixed = self.project_out(mixed.transpose(1, 2).flatten(2))  # (batch, queries, width)
         middle = self.attention_norm(asking + self.dropout(mixed))
         wide = self.dropout(f.relu(self.widen(middle)))

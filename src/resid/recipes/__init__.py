@@ -1,6 +1,7 @@
 """Recipes: the parts that a method is made of and their settings, as TOML that a user can print, edit and pass back.
 
 A file of this folder names the parts and the settings that differ from their defaults; `Recipe.toml` writes them all out.
+A star after the name of a recommender that can read fields, as in ``sasrec*``, makes it read them.
 """
 
 import dataclasses
@@ -17,7 +18,11 @@ from resid.settings import Settings
 
 _FOLDER = Path(__file__).parent
 PARTS = {  # the stages in the order of the flow, and where the settings of each kind are
-    "encoder": {"famae": "resid.encode:FamaeSettings"},
+    "encoder": {
+        "famae": "resid.encode:FamaeSettings",
+        "sasrec": "resid.sequential:SASRecSettings",
+        "bert4rec": "resid.sequential:BERT4RecSettings",
+    },
     "quantizer": {
         "gaoq": "resid.quantize.methods:TreeSettings",
         "hierarchical": "resid.quantize.methods:TreeSettings",
@@ -28,8 +33,13 @@ PARTS = {  # the stages in the order of the flow, and where the settings of each
     "recommender": {
         "popularity": "resid.sequential:PopularitySettings",
         "cooccurrence": "resid.sequential:CoOccurrenceSettings",
+        "hgn": "resid.sequential:HGNSettings",
+        "sasrec": "resid.sequential:SASRecSettings",
+        "bert4rec": "resid.sequential:BERT4RecSettings",
+        "s3rec": "resid.sequential:S3RecSettings",
     },
 }
+_WITH_FIELDS = ("hgn", "sasrec", "bert4rec", "s3rec")  # the recommenders that may be starred
 _SHAPES = (("encoder", "quantizer", "generator"), ("recommender",))  # which parts make a method
 
 
@@ -68,6 +78,9 @@ class Recipe:
         """
         if isinstance(source, Recipe):
             return source
+        if str(source) in names() and str(source).endswith("*"):
+            plain = cls.read(str(source)[:-1]).changed({"recommender.fields": True})
+            return cls(str(source), f"{plain.description}; with fields", plain.parts)
         path = _FOLDER / f"{source}.toml" if str(source) in names() else Path(source)
         if path.suffix != ".toml":
             raise InputError(
@@ -144,7 +157,11 @@ class Recipe:
 
 def names() -> list[str]:
     """Return the names of the recipes that the library has."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    found = []
+    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
+        part = tomllib.loads(path.read_text(encoding="utf-8")).get("recommender", {})
+        found += [path.stem, f"{path.stem}*"] if part.get("kind") in _WITH_FIELDS else [path.stem]
+    return found
 
 
 def _settings_class(stage: str, kind: str) -> Any:

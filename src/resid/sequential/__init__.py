@@ -1,6 +1,24 @@
 """Recommenders that rank items by their own vectors or counts, not by semantic IDs."""
 
+from resid.sequential.bert4rec import BERT4Rec, BERT4RecSettings
 from resid.sequential.cooccurrence import CoOccurrence, CoOccurrenceSettings
+from resid.sequential.hgn import HGN, HGNSettings
 from resid.sequential.popularity import Popularity, PopularitySettings
+from resid.sequential.s3rec import S3Rec, S3RecSettings
+from resid.sequential.sasrec import SASRec
+from resid.sequential.settings import TransformerSettings as SASRecSettings
 
-__all__ = ["CoOccurrence", "CoOccurrenceSettings", "Popularity", "PopularitySettings"]
+__all__ = [
+    "HGN",
+    "BERT4Rec",
+    "BERT4RecSettings",
+    "CoOccurrence",
+    "CoOccurrenceSettings",
+    "HGNSettings",
+    "Popularity",
+    "PopularitySettings",
+    "S3Rec",
+    "S3RecSettings",
+    "SASRec",
+    "SASRecSettings",
+]

@@ -1,0 +1,319 @@
+"""What the trained recommenders of this folder have in common: a history becomes a vector, and the nearest items come back.
+
+A network (`SequentialModel`) says how a history becomes a query and what it is trained on. Around it, `VectorRecommender`
+trains, ranks the catalogue, saves and loads.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as f
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from resid.bundle import Bundle
+from resid.data.batches import Batch, Batches, EpochBatches, SequenceBatches
+from resid.data.dataset import Dataset
+from resid.encode.embeddings import ItemEmbeddings
+from resid.errors import InputError
+from resid.evaluate import NOT_FOUND, ranking_metrics
+from resid.nn import FieldTables
+from resid.nn.losses import binary, draw_candidates, sampled_softmax
+from resid.progress import Progress
+from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
+from resid.sequential.settings import SequentialSettings
+from resid.train import best_epoch, train
+
+ITEM = "item"  # what the item-ID is called among the fields
+MONITOR = "ndcg@10"  # decides which epoch is best
+_SCORES = 2**24  # that are in memory at a time: users times items
+
+
+class SequentialModel(nn.Module):
+    """Base of the networks: the tables of item vectors, and the loss of queries that should find their targets.
+
+    Parameters
+    ----------
+    codes
+        The field codes of every item, the item-ID first, shape (items, J); without fields J is 1.
+    sizes
+        The number of codes of each field, J of them.
+    settings
+        See `SequentialSettings`.
+    """
+
+    def __init__(self, codes: NDArray[np.integer], sizes: Sequence[int], settings: SequentialSettings) -> None:
+        super().__init__()
+        self.settings, self.sizes = settings, tuple(sizes)
+        self.loss_kind = settings.loss_for(len(codes))
+        # Tables whose rows are not all used in a step; those of a full softmax are.
+        self.sparse = [self.loss_kind != "softmax" and size > settings.full_softmax_up_to for size in sizes]
+        self.tables = FieldTables(codes, self.sizes, settings.width, self.sparse)
+
+    @property
+    def outputs(self) -> FieldTables:
+        """The tables whose vectors are compared with queries; mostly those that are read."""
+        return self.tables
+
+    @abstractmethod
+    def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
+        """Return what to look for after each history, shape (users, width).
+
+        Parameters
+        ----------
+        histories
+            Item indices, `PADDING` on the left, one item at least; shape (users, length).
+        users
+            Whose they are, -1 for a user who is not known; shape (users,). Most models do not look at it.
+        """
+
+    def loss(self, queries: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the mean loss of queries, shape (n, width), that should find items, shape (n,)."""
+        queries = self.scaled(queries)
+        if self.loss_kind == "softmax":
+            return f.cross_entropy(queries @ self.candidates().T, targets)
+        settings, count = self.settings, len(self.outputs.codes)
+        how = (1, 1) if self.loss_kind == "binary" else (settings.negatives, settings.share_negatives)
+        drawn = draw_candidates(len(queries), count, *how, generator).to(targets.device)
+        function = binary if self.loss_kind == "binary" else sampled_softmax
+        return function(queries, targets, self.candidates(targets), self.candidates(drawn), drawn).mean()
+
+    def scaled(self, queries: Tensor) -> Tensor:
+        """Return queries of which a product with a candidate is the score."""
+        if self.settings.similarity == "dot":
+            return queries
+        return f.normalize(queries, dim=-1) * math.sqrt(self.settings.width)
+
+    def candidates(self, items: Tensor | None = None) -> Tensor:
+        """Return the vectors of items, all by default, that queries are compared with; any shape to (..., width)."""
+        tables = self.outputs
+        if self.settings.target == "id":
+            own = tables.embeddings()[0]
+            vectors = own.weight if items is None else own(items)
+        else:
+            vectors = tables.all_vectors() if items is None else tables.vectors(items)
+        return vectors if self.settings.similarity == "dot" else f.normalize(vectors, dim=-1)
+
+
+_S = TypeVar("_S", bound=SequentialSettings)
+_M = TypeVar("_M", bound=SequentialModel)
+
+
+class VectorRecommender(Recommender, Generic[_S, _M]):
+    """Base of the recommenders: a subclass says which network, which batches and which settings."""
+
+    model_: _M
+    _candidates: Tensor | None  # the items' vectors as they are compared, once they were needed
+
+    def __init__(self, settings: _S | None = None) -> None:
+        self.settings: _S = settings or self._settings_class()
+
+    @property
+    @abstractmethod
+    def _settings_class(self) -> type[_S]: ...
+
+    @abstractmethod
+    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> _M:
+        """Build the network for the items of `catalogue_`."""
+
+    @abstractmethod
+    def _batches(self, data: Dataset) -> EpochBatches[Any]: ...
+
+    def fit(
+        self,
+        data: Dataset,
+        folder: str | Path | None = None,
+        *,
+        fabric: Fabric | None = None,
+        trackers: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train on the training windows; stop early by the NDCG@10 of validation users, whole catalogue, seen items kept.
+
+        Parameters
+        ----------
+        data
+            The Dataset.
+        folder, fabric, trackers, progress
+            See `resid.train.train`.
+        """
+        self.fitted = False
+        self._build(Catalogue.of(data), *_fields(data, self.settings.fields))
+        self._train(data, folder, fabric=fabric, trackers=trackers, progress=progress)
+        self.best_epoch_ = best_epoch(self.history_, MONITOR)
+        self.fitted = True
+        return self
+
+    def _train(self, data: Dataset, folder: str | Path | None, **how: Any) -> None:
+        watched = data.validation.sample(self.settings.validation_users)
+
+        def evaluate() -> dict[str, float]:
+            self._candidates = None
+            return ranking_metrics(self.ranks(watched)[0])
+
+        configuration = {"model": self.name, "sizes": list(self.sizes_.values())}
+        self.history_ = train(
+            self.model_,
+            self._batches(data),
+            self.settings,
+            folder,
+            evaluate=evaluate,
+            monitor=MONITOR,
+            configuration=configuration,
+            **how,
+        )
+        self._candidates = None  # those of the last epoch; the best one's weights are back
+
+    def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], sizes: dict[str, int]) -> None:
+        self.catalogue_, self.sizes_ = catalogue, sizes
+        self._candidates = None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.settings.seed)
+            self.model_ = self._network(codes, list(sizes.values()))
+
+    @torch.inference_mode()
+    def top(
+        self,
+        histories: Indices,
+        k: int,
+        *,
+        exclude_seen: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
+        users: Indices | None = None,
+    ) -> tuple[Indices, Scores]:
+        """See `Recommender.top`; a score is what the model compares by, a cosine times the root of the width by default.
+
+        Parameters
+        ----------
+        users
+            Whose histories these are, for a model that knows users; shape (users,).
+        """
+        more = min(k + histories.shape[1] if exclude_seen else k, len(self.catalogue_))
+        queries = self._queries(histories, users)
+        scores, items = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+        for first, values in self._scores(queries):
+            if allowed is not None:
+                banned = torch.from_numpy(~allowed[first : first + values.shape[1]]).to(values.device)
+                values = values.masked_fill(banned, -torch.inf)
+            best, place = values.topk(min(more, values.shape[1]), dim=1)
+            # The best so far and the best of this part of the catalogue.
+            scores, items = torch.cat([scores, best], dim=1), torch.cat([items, place.cpu() + first], dim=1)
+            scores, kept = scores.topk(min(more, scores.shape[1]), dim=1)
+            items = items.gather(1, kept.cpu())
+        best_scores = scores.cpu().numpy()
+        best_items = np.where(np.isneginf(best_scores), -1, items.numpy())
+        if exclude_seen:
+            return leave_out(best_items, best_scores, histories, k)
+        short = ((0, 0), (0, k - more))
+        return np.pad(best_items, short, constant_values=-1), np.pad(best_scores, short, constant_values=-np.inf)
+
+    @torch.inference_mode()
+    def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
+        """Count the items that are scored higher than the target, which is cheaper than to find the best."""
+        if options:
+            return super()._ranks(batch, k, users=batch.users, **options)
+        queries = self._queries(batch.histories, batch.users)
+        targets = torch.from_numpy(batch.targets).to(queries.device)[:, None]
+        seen = torch.from_numpy(np.sort(batch.histories, axis=1)).to(queries.device)
+        seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], -1)  # an item counts once
+        candidates = self._item_vectors()
+        own = (queries * candidates[targets[:, 0]]).sum(dim=1, keepdim=True)
+        better = torch.zeros_like(targets[:, 0])
+        better_seen = torch.zeros_like(better)
+        for first, values in self._scores(queries):
+            inside = (targets >= first) & (targets < first + values.shape[1])
+            place = (targets - first).clamp(0, values.shape[1] - 1)
+            # The target's score as it was taken, so that it is not above itself by rounding.
+            values.scatter_(1, place, torch.where(inside, own, values.gather(1, place)))
+            better += (values > own).sum(dim=1)
+            here = (seen >= first) & (seen < first + values.shape[1])
+            better_seen += (here & (values.gather(1, (seen - first).clamp(0, values.shape[1] - 1)) > own)).sum(dim=1)
+        fresh = better - better_seen
+        fresh = torch.where((seen == targets).any(dim=1), k, fresh)  # the target itself was left out
+        kept, dropped = (ranks.cpu().numpy() for ranks in (better, fresh))
+        return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
+
+    def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
+        self.model_.eval()
+        device = self.model_.tables.codes.device
+        recent = torch.from_numpy(np.ascontiguousarray(histories[:, -self.catalogue_.max_history :])).to(device)
+        known = torch.from_numpy(users).to(device) if users is not None else None
+        return self.model_.scaled(self.model_.query(recent, known))
+
+    def _scores(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield the scores of a part of the catalogue after the other: its first item, and shape (users, items)."""
+        candidates = self._item_vectors()
+        step = max(1, _SCORES // max(1, len(queries)))
+        for first in range(0, len(candidates), step):
+            yield first, queries @ candidates[first : first + step].T
+
+    def _item_vectors(self) -> Tensor:
+        if self._candidates is None:
+            self._candidates = self.model_.candidates().detach()
+        return self._candidates
+
+    def embed(self, data: Dataset) -> ItemEmbeddings:
+        """Return, for every item, the vectors of its item-ID and of its fields that the model reads, side by side.
+
+        Parameters
+        ----------
+        data
+            The Dataset that it was fitted to.
+        """
+        self.require_data(data)
+        tables, width = self.model_.tables, self.settings.width
+        with torch.inference_mode():
+            parts = [table(tables.codes[:, field]) for field, table in enumerate(tables.embeddings())]
+            vectors = torch.cat(parts, dim=1).cpu().numpy()
+        columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(self.sizes_)}
+        return ItemEmbeddings(vectors, columns, data.fingerprint)
+
+    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
+        arrays = {f"model.{name}": tensor.cpu().numpy() for name, tensor in self.model_.state_dict().items()}
+        codes = self.model_.tables.codes.cpu().numpy().astype(np.int32)
+        return {"settings": self.settings.plain(), "sizes": self.sizes_}, {"codes": codes, **arrays}, {}
+
+    @classmethod
+    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
+        model = cls()
+        model.settings = model._settings_class.checked(**bundle.facts["settings"])
+        model._take(bundle)
+        model._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
+        weights = {name.removeprefix("model."): a for name, a in bundle.arrays.items() if name.startswith("model.")}
+        model.model_.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+        model.model_.eval()
+        return model
+
+    def _take(self, bundle: Bundle) -> None:
+        """Take from a bundle what the network depends on besides the items."""
+
+
+def windows(data: Dataset, settings: SequentialSettings) -> Batches:
+    """Return the training windows, one sample per target."""
+    return Batches(data.train, settings.batch_size_for(len(data.train)), seed=settings.seed)
+
+
+def whole_histories(data: Dataset, settings: SequentialSettings, stride: int | None = 1) -> SequenceBatches:
+    """Return the training histories, whose every item is a target with the same items before it as in its window."""
+    batches = SequenceBatches(data.train, 1, data.settings.max_length, stride=stride, seed=settings.seed)
+    share = batches.samples / max(1, len(data.train))  # of windows to histories
+    batches.batch_size = max(1, round(settings.batch_size_for(len(data.train)) * share))
+    return batches
+
+
+def _fields(data: Dataset, wanted: bool) -> tuple[NDArray[np.integer], dict[str, int]]:
+    """Return the field codes of every item, the item-ID first, and how many there are of each."""
+    if wanted and not data.field_names:
+        raise InputError("the Dataset has no fields; prepare it with --fields, or take the variant without them.")
+    own = np.arange(data.n_items, dtype=np.int32)[:, None]
+    if not wanted:
+        return own, {ITEM: data.n_items}
+    sizes = (data.n_items, *data.field_sizes)
+    return np.concatenate([own, data.fields], axis=1), dict(zip((ITEM, *data.field_names), sizes, strict=True))

@@ -1,0 +1,148 @@
+"""HGN: gates that let features and items of the history pass, depending on the user.
+
+Ma et al., "Hierarchical Gating Networks for Sequential Recommendation", KDD 2019. With S the vectors of the last L items and
+u the user's: the feature gate S′ = S ⊙ σ(W₁S + W₂u + b), the instance gate a_i = σ(w₃·s′_i + (W₄u)_i), and the query
+u + Σ a_i s′_i / Σ a_i + Σ s_i. Padding takes part in none of the sums. What queries are compared with has tables of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from resid.bundle import Bundle
+from resid.data.batches import PADDING, Batch, Batches
+from resid.data.dataset import Dataset, lookup
+from resid.nn import Dropout, FieldTables
+from resid.recommender import Indices
+from resid.sequential.base import SequentialModel, VectorRecommender, windows
+from resid.sequential.settings import SequentialSettings
+
+
+@dataclass(frozen=True)
+class HGNSettings(SequentialSettings):
+    """Settings of HGN.
+
+    Parameters
+    ----------
+    last
+        L, how many items of the history are read, its last ones.
+    width, dropout, fields, target, loss, similarity, negatives, share_negatives, full_softmax_up_to, validation_users
+        See `SequentialSettings`; dropout is on the vectors of items and users.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    last: Annotated[int, Field(ge=1)] = 31
+
+
+class HGNModel(SequentialModel):
+    """The network.
+
+    Parameters
+    ----------
+    codes, sizes, settings
+        See `SequentialModel`.
+    users
+        How many users there are.
+    """
+
+    settings: HGNSettings
+
+    def __init__(self, codes: NDArray[np.integer], sizes: Sequence[int], settings: HGNSettings, users: int) -> None:
+        super().__init__(codes, sizes, settings)
+        width = settings.width
+        self.own_outputs = FieldTables(codes, sizes, width, self.sparse, std=1 / width)
+        self.users = nn.Embedding(users, width, sparse=users > settings.full_softmax_up_to)
+        self.feature_items = nn.Linear(width, width)  # W₁ and b
+        self.feature_users = nn.Linear(width, width, bias=False)  # W₂
+        self.instance_items = nn.Linear(width, 1, bias=False)  # w₃
+        self.instance_users = nn.Linear(width, settings.last, bias=False)  # W₄
+        self.dropout = Dropout(settings.dropout)
+        for table in (*self.tables.embeddings(), self.users):
+            nn.init.normal_(table.weight, std=1 / width)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_normal_(module.weight)
+        nn.init.zeros_(self.feature_items.bias)
+
+    @property
+    def outputs(self) -> FieldTables:
+        """The tables of what queries are compared with, which are not those that are read."""
+        return self.own_outputs
+
+    def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the loss of the windows' targets, the mean over them."""
+        device = self.users.weight.device
+        histories, users, targets = (
+            torch.from_numpy(part).to(device) for part in (batch.histories, batch.users, batch.targets)
+        )
+        return {"loss": self.loss(self.query(histories, users), targets, generator)}
+
+    def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
+        """See `SequentialModel.query`; a user who is not known is the mean of all."""
+        recent = histories[:, -self.settings.last :]
+        real = (recent != PADDING)[..., None]  # (users, L, 1)
+        items = self.dropout(self.tables.vectors(recent.clamp_min(0))) * real
+        user = self.dropout(self._user_vectors(users, len(recent)))
+        gate = torch.sigmoid(self.feature_items(items) + self.feature_users(user)[:, None])
+        passed = items * gate  # S′
+        slots = self.instance_users(user)[:, -recent.shape[1] :, None]  # the last slot is the most recent item's
+        weights = torch.sigmoid(self.instance_items(passed) + slots) * real  # a
+        pooled = (passed * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1e-12)
+        query: Tensor = user + pooled + items.sum(dim=1)
+        return query
+
+    def _user_vectors(self, users: Tensor | None, count: int) -> Tensor:
+        if users is None:
+            return self.users.weight.mean(dim=0).expand(count, -1)
+        if self.training:
+            return torch.as_tensor(self.users(users))
+        known = self.users(users.clamp_min(0))
+        return torch.where((users >= 0)[:, None], known, self.users.weight.mean(dim=0)) if (users < 0).any() else known
+
+
+class HGN(VectorRecommender[HGNSettings, HGNModel]):
+    """Hierarchical gating networks; with ``fields=True`` in the settings, HGN*.
+
+    It knows the users that it was fitted to: give them to `recommend`.
+
+    Parameters
+    ----------
+    settings
+        See `HGNSettings`.
+    """
+
+    name = "hgn"
+    user_ids_: pl.Series
+
+    @property
+    def _settings_class(self) -> type[HGNSettings]:
+        return HGNSettings
+
+    def fit(self, data: Dataset, *place: Any, **how: Any) -> Self:
+        """See `VectorRecommender.fit`."""
+        self.user_ids_ = data.user_ids
+        return super().fit(data, *place, **how)
+
+    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
+        return HGNModel(codes, sizes, self.settings, len(self.user_ids_))
+
+    def _batches(self, data: Dataset) -> Batches:
+        return windows(data, self.settings)
+
+    def _user_numbers(self, users: Sequence[Any]) -> Indices:
+        return lookup({identity: number for number, identity in enumerate(self.user_ids_)}, users)
+
+    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
+        facts, arrays, tables = super()._bundle()
+        return facts, arrays, tables | {"users": self.user_ids_.to_frame("user")}
+
+    def _take(self, bundle: Bundle) -> None:
+        self.user_ids_ = bundle.tables["users"]["user"]

@@ -1,0 +1,227 @@
+"""The trained recommenders: the contract, what they learn, and that they continue."""
+
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from resid import Dataset, InputError
+from resid.evaluate import ranking_metrics
+from resid.quantize import GAOQ
+from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
+from tests.recommender_contract import RecommenderContract, walks
+
+SMALL = {"width": 32, "dropout": 0.0, "batch_size": 64, "learning_rate": 3e-3, "seed": 1}
+LAYERS = {"layers": 1, "heads": 2, "hidden": 64}
+KINDS = {
+    "hgn": lambda **more: HGN(HGNSettings(**{**SMALL, **more})),
+    "sasrec": lambda **more: SASRec(SASRecSettings(**{**SMALL, **LAYERS, **more})),
+    "bert4rec": lambda **more: BERT4Rec(BERT4RecSettings(**{**SMALL, **LAYERS, **more})),
+    "s3rec": lambda **more: S3Rec(S3RecSettings(**{**SMALL, **LAYERS, "pretrain_epochs": 1, **more})),
+}
+
+
+def fifty_users(*, fields: tuple[str, ...] = ("store", "shelf")) -> Dataset:
+    """Fifty users, each of whom goes through four items out of 110 again and again."""
+    random = np.random.default_rng(0)
+    rows = []
+    for user in range(50):
+        own = random.choice(110, 4, replace=False)
+        rows += [(f"u{user}", f"i{own[step % 4]}", step) for step in range(12)]
+    log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    items = pl.DataFrame(
+        {
+            "item": [f"i{n}" for n in range(110)],
+            "store": [f"s{n % 7}" for n in range(110)],
+            "shelf": [f"h{n % 5}" if n % 4 else None for n in range(110)],
+        }
+    )
+    return Dataset.from_tables(log, items, list(fields), k_core=1, missing="keep")
+
+
+@pytest.fixture(scope="module")
+def fifty():
+    return fifty_users()
+
+
+class _Contract(RecommenderContract):
+    kind = ""
+    options: ClassVar[dict] = {}
+
+    @classmethod
+    def make(cls, data):
+        return KINDS[cls.kind](epochs=1, **cls.options).fit(data)
+
+    def test_scores_are_products_with_the_item_vectors(self, model):
+        histories = np.array([[-1, 3, 4], [5, 6, 7]])
+        with torch.no_grad():
+            queries = model.model_.scaled(model.model_.query(torch.from_numpy(histories)))
+            wanted = (queries @ model.model_.candidates().T).numpy()
+        items, scores = model.top(histories, 12)
+        assert scores == pytest.approx(np.take_along_axis(wanted, items, axis=1), abs=1e-5)
+        assert (np.sort(items, axis=1) == np.arange(12)).all()
+        if model.settings.similarity == "cosine":
+            assert (np.abs(scores) <= model.settings.width**0.5 + 1e-4).all()
+
+    def test_a_catalogue_in_parts(self, model, data, monkeypatch):
+        histories = np.array([[-1, 3, 4], [5, 6, 7]])
+        allowed = np.arange(12) % 5 > 0
+        whole = [
+            model.top(histories, 9),
+            model.top(histories, 3, exclude_seen=True),
+            model.top(histories, 9, allowed=allowed),
+        ]
+        ranks = model.ranks(data.test)
+        monkeypatch.setattr("resid.sequential.base._SCORES", 10)  # five items at a time, or one
+        parts = [
+            model.top(histories, 9),
+            model.top(histories, 3, exclude_seen=True),
+            model.top(histories, 9, allowed=allowed),
+        ]
+        for (items, scores), (again, values) in zip(whole, parts, strict=True):
+            assert again.tolist() == items.tolist()
+            assert values == pytest.approx(scores, abs=1e-5)
+        assert [found.tolist() for found in model.ranks(data.test)] == [found.tolist() for found in ranks]
+
+    def test_counted_ranks_are_those_of_the_list(self, model, data):
+        everything = np.ones(data.n_items, dtype=bool)
+        for counted, listed in zip(model.ranks(data.test), model.ranks(data.test, allowed=everything), strict=True):
+            assert counted.tolist() == listed.tolist()
+
+    def test_embeddings_for_the_quantizer(self, model, data):
+        embeddings = model.embed(data)
+        fields = ["item", "store"] if model.settings.fields else ["item"]
+        assert list(embeddings.columns) == fields
+        assert embeddings.vectors.shape == (12, 32 * len(fields))
+        assert np.array_equal(embeddings.part("item"), model.model_.tables[0].weight.detach().numpy())
+        assert len(GAOQ((2, 3), random_state=0).fit(embeddings.vectors).codes_) == 12
+
+
+class TestSASRec(_Contract):
+    kind = "sasrec"
+
+
+class TestSASRecWithFields(_Contract):
+    kind, options = "sasrec", {"fields": True}
+
+
+class TestSASRecProducts(_Contract):
+    kind, options = "sasrec", {"similarity": "dot", "loss": "binary", "fields": True, "target": "id"}
+
+
+class TestBERT4Rec(_Contract):
+    kind, options = "bert4rec", {"fields": True}
+
+
+class TestS3Rec(_Contract):
+    kind, options = "s3rec", {"fields": True}
+
+
+class TestHGN(_Contract):
+    kind = "hgn"
+
+    def asking(self, data, window):
+        return {"users": [data.user_ids[int(data.test.users[window])]]}
+
+    def test_it_knows_its_users(self, model):
+        with torch.no_grad():
+            model.model_.users.weight[5] *= -50
+        one, other, mean = (
+            model.recommend(["i3", "i4"], 12, users=users)[1].tolist() for users in (["u5"], ["u6"], None)
+        )
+        assert one != other
+        assert other != mean
+        with torch.no_grad():
+            model.model_.users.weight[5] /= -50
+
+
+class TestHGNWithFields(TestHGN):
+    kind, options = "hgn", {"fields": True, "last": 4}
+
+
+@pytest.mark.parametrize("fields", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_fifty_users_by_heart(kind, fields, fifty):
+    model = KINDS[kind](epochs=60, fields=fields, patience=0).fit(fifty)
+    assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.95
+    assert ranking_metrics(model.ranks(fifty.test)[1])["recall@10"] == 0  # it was seen, so it is dropped
+    assert model.history_[model.best_epoch_ - 1]["ndcg@10"] == max(record["ndcg@10"] for record in model.history_)
+
+
+@pytest.mark.parametrize("loss", ["sampled", "binary"])
+def test_losses_that_draw_learn_too(loss, fifty):
+    options = {"share_negatives": 4, "similarity": "dot" if loss == "binary" else "cosine"}
+    model = KINDS["sasrec"](epochs=40, loss=loss, negatives=16, patience=0, **options).fit(fifty)
+    assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.9
+
+
+class TestContinuing:
+    def test_s3rec_ends_the_same_after_it_was_interrupted(self, fifty, tmp_path, monkeypatch):
+        whole = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0).fit(fifty, tmp_path / "whole")
+        for stops in (3, 9):  # within pre-training, and after it
+            model = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0)
+            steps = _interrupt_after(stops, monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                model.fit(fifty, tmp_path / "parts")
+            assert len(steps) == stops
+            monkeypatch.undo()
+            with pytest.raises(InputError, match="not fitted yet"):
+                model.recommend(["i1"])
+        parts = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0).fit(fifty, tmp_path / "parts")
+        for ours, theirs in zip(whole.model_.parameters(), parts.model_.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+        assert [r["loss"] for r in whole.history_] == [r["loss"] for r in parts.history_]
+
+    def test_another_configuration(self, fifty, tmp_path):
+        KINDS["sasrec"](epochs=1).fit(fifty, tmp_path)
+        with pytest.raises(InputError, match="a run of another configuration, 'width' was 32 and is 16"):
+            KINDS["sasrec"](epochs=1, width=16).fit(fifty, tmp_path)
+
+
+def _interrupt_after(count, monkeypatch):
+    """Send the process a signal in that step of training, as a user does who presses Ctrl-C."""
+    import os
+    import signal
+
+    from resid.train.loop import _Run
+
+    steps, step = [], _Run._step
+
+    def counted(self, batch):
+        steps.append(1)
+        if len(steps) == count:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, batch)
+
+    monkeypatch.setattr(_Run, "_step", counted)
+    return steps
+
+
+def test_fields_that_are_not_there(fifty):
+    plain = fifty_users(fields=())
+    with pytest.raises(InputError, match="the Dataset has no fields; prepare it with --fields"):
+        KINDS["sasrec"](fields=True).fit(plain)
+    KINDS["sasrec"](epochs=1).fit(plain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "message"),
+    [
+        (SASRecSettings, {"width": 30, "heads": 4}, "the width, 30, must be a multiple of the heads, 4"),
+        (SASRecSettings, {"loss": "bpr"}, "the setting 'loss' cannot be 'bpr'"),
+        (BERT4RecSettings, {"mask_share": 0}, "the setting 'mask_share' cannot be 0"),
+        (HGNSettings, {"layers": 2}, "there is no setting 'layers'"),
+    ],
+)
+def test_bad_settings(kind, bad, message):
+    with pytest.raises(InputError, match=message):
+        kind.checked(**bad)
+
+
+def test_the_walks_are_not_only_remembered():
+    data = walks()
+    model = KINDS["sasrec"](epochs=30, patience=0).fit(data)
+    trained = data.test.end - data.test.begin <= 8  # no training history is longer
+    assert ranking_metrics(model.ranks(data.test)[0][trained])["ndcg@5"] > 0.95
