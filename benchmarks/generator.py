@@ -7,7 +7,8 @@ Writes benchmarks/generator.json.
 
 1. Samples per second of T5's training, here and by `transformers`' `T5ForConditionalGeneration` in a plain loop: the same
    batches, the same size, steps of the two sides in turn, forward, backward and AdamW. The losses on equal weights are equal
-   (tests/generate/test_models.py).
+   (tests/generate/test_models.py). Also the share of a step that is matrix products, and so the ratio that a step with
+   nothing else would have.
 2. Seconds of an epoch, T5 over the one-pass generator: the same targets, the same IDs.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from products import share_of_products
 
 from resid import Dataset
 from resid.data import Batches, SequenceBatches, synthetic_shop
@@ -96,6 +98,7 @@ def main() -> None:
         if number >= arguments.steps:
             break
     rates = {name: side.samples / side.seconds for name, side in sides.items()}
+    share = share_of_products(lambda: [sides["ours"].step(batches.batch(np.arange(BATCH))) for _ in range(5)])
     vectors = torch.from_numpy(np.random.default_rng(0).normal(size=(data.n_items, 128)).astype(np.float32))
     light = OnePassSettings()
     one = OnePassGenerator(light)._network(codes, ids.sizes, vectors, data.settings.max_length - 1)
@@ -108,6 +111,8 @@ def main() -> None:
         "batch_size": BATCH,
         "t5_samples_per_second": rates,
         "t5_over_transformers": rates["ours"] / rates["transformers"],
+        "products_share_of_a_step": share,
+        "t5_over_transformers_with_products_alone": rates["ours"] / rates["transformers"] / share,
         "epoch_seconds": {"t5": len(data.train) / rates["ours"], "onepass": side.seconds},
         "one_pass_batch_size": light.batch_size,
         "t5_epoch_over_one_pass": len(data.train) / rates["ours"] / side.seconds,

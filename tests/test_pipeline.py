@@ -205,3 +205,36 @@ def test_killed_at_any_moment_it_continues(data, tmp_path):
     assert kills
     whole = resid.fit(data, "resid", tmp_path / "whole", changes=changes)
     assert _answer(resid.load(tmp_path / "killed"), data) == _answer(whole, data)
+
+
+SMALL = {"recommender.width": 16, "recommender.hidden": 32, "recommender.layers": 1, "recommender.epochs": 2}
+
+
+def test_a_recommender_without_ids(data, tmp_path):
+    """The starred variant; a second call finds it finished, another setting gets another folder."""
+    heard = _heard(data, tmp_path / "run", SMALL, recipe="sasrec*")
+    assert any(step.startswith("Recommender: sasrec in ") for step in heard.steps)
+    model = resid.load(tmp_path / "run")
+    assert model.settings.fields
+    assert list(model.sizes_) == ["item", "store", "cat1", "cat2", "cat3"]
+    again = _heard(data, tmp_path / "run", SMALL, recipe="sasrec*")
+    assert "Finished already" in again.steps
+    assert _answer(resid.load(tmp_path / "run"), data) == _answer(model, data)
+    assert read_run(tmp_path / "run")["recipe"] == "sasrec*"
+    first = read_run(tmp_path / "run")["stages"]["recommender"]
+    resid.fit(data, "sasrec*", tmp_path / "run", changes=SMALL | {"seed": 1})
+    assert (tmp_path / "run" / first).is_dir()
+    assert read_run(tmp_path / "run")["stages"]["recommender"] != first
+
+
+@pytest.mark.parametrize("kind", ["sasrec", "bert4rec"])
+def test_other_encoders(kind, data, tmp_path):
+    """The ablations E2 and E3: vectors of item-IDs from a sequential recommender."""
+    (tmp_path / "mine.toml").write_text(
+        f'[encoder]\nkind = "{kind}"\n[quantizer]\nkind = "gaoq"\n[generator]\nkind = "onepass"\n'
+    )
+    heard = _heard(data, tmp_path / "run", TINY | {"encoder.layers": 1}, recipe=tmp_path / "mine.toml")
+    assert any(step.startswith(f"Encoder: {kind} in ") for step in heard.steps)
+    assert len(resid.load(tmp_path / "run").semantic_ids) == data.n_items
+    again = _heard(data, tmp_path / "run", TINY | {"encoder.layers": 1}, recipe=tmp_path / "mine.toml")
+    assert any("is there, reused" in step for step in again.steps)

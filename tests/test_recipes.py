@@ -16,6 +16,16 @@ def test_what_is_printed_can_be_passed_back(name, tmp_path):
     assert again.toml() == recipe.toml()
 
 
+def test_a_star_reads_fields():
+    plain, starred = Recipe.read("sasrec"), Recipe.read("sasrec*")
+    assert not plain.part("recommender").settings.fields
+    assert starred.part("recommender").settings == plain.part("recommender").settings.changed(fields=True)
+    assert starred.name == "sasrec*"
+    assert "popularity*" not in names()
+    with pytest.raises(InputError, match=r"there is no recipe 'resid\*'"):
+        Recipe.read("resid*")
+
+
 def test_settings_are_changed_by_stage():
     recipe = Recipe.read("resid").changed({"encoder.epochs": "3", "quantizer.branching": ("4", "5"), "seed": 7})
     assert recipe.part("encoder").settings.epochs == 3

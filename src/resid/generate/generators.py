@@ -29,6 +29,7 @@ from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
 from resid.train import TrainSettings, best_epoch, train
+from resid.train.weights import take_weights, weights_as_arrays
 
 _MONITOR = "ndcg@10"  # decides which epoch is best
 
@@ -285,7 +286,7 @@ class _Generator(Recommender, Generic[_S]):
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         facts = {"settings": self.settings.plain(), "sizes": list(self.ids_.sizes), "ids": self.ids_.facts}
-        arrays = {f"model.{name}": tensor.cpu().numpy() for name, tensor in self.model_.state_dict().items()}
+        arrays = weights_as_arrays(self.model_)
         if self.model_.vectors is not None:
             arrays["vectors"] = self.model_.vectors.cpu().numpy()
         return facts, arrays, {"ids": self.ids_.table()}
@@ -297,9 +298,7 @@ class _Generator(Recommender, Generic[_S]):
         codes = bundle.tables["ids"].drop("item").to_numpy(writable=True)
         ids = SemanticIds(codes, bundle.facts["sizes"], catalogue.item_ids, bundle.facts["ids"])
         model._build(catalogue, ids, bundle.arrays.get("vectors"))
-        weights = {name.removeprefix("model."): a for name, a in bundle.arrays.items() if name.startswith("model.")}
-        model.model_.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-        model.model_.eval()
+        take_weights(model.model_, bundle.arrays)
         return model
 
 

@@ -30,6 +30,7 @@ from resid.progress import Progress
 from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
 from resid.sequential.settings import SequentialSettings
 from resid.train import best_epoch, train
+from resid.train.weights import take_weights, weights_as_arrays
 
 ITEM = "item"  # what the item-ID is called among the fields
 MONITOR = "ndcg@10"  # decides which epoch is best
@@ -276,9 +277,9 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         return ItemEmbeddings(vectors, columns, data.fingerprint)
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
-        arrays = {f"model.{name}": tensor.cpu().numpy() for name, tensor in self.model_.state_dict().items()}
         codes = self.model_.tables.codes.cpu().numpy().astype(np.int32)
-        return {"settings": self.settings.plain(), "sizes": self.sizes_}, {"codes": codes, **arrays}, {}
+        facts = {"settings": self.settings.plain(), "sizes": self.sizes_}
+        return facts, {"codes": codes, **weights_as_arrays(self.model_)}, {}
 
     @classmethod
     def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
@@ -286,9 +287,7 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         model.settings = model._settings_class.checked(**bundle.facts["settings"])
         model._take(bundle)
         model._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
-        weights = {name.removeprefix("model."): a for name, a in bundle.arrays.items() if name.startswith("model.")}
-        model.model_.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
-        model.model_.eval()
+        take_weights(model.model_, bundle.arrays)
         return model
 
     def _take(self, bundle: Bundle) -> None:

@@ -1,0 +1,283 @@
+"""The sequential recommenders against RecBole's, and their growth with the catalogue; one run.
+
+    pip install -c constraints.txt -e '.[compare]'
+    python benchmarks/sequential.py --data runs/data/beauty     # without --data a synthetic shop
+
+Writes benchmarks/sequential.json.
+
+1. Windows per second of training: SASRec and BERT4Rec, here and by RecBole, the same data, size, loss (softmax over all
+   items) and windows per step; a few steps of the two sides in turn, from reading the batch to the optimizer's step.
+   SASRec's network is the same: with RecBole's weights it gives RecBole's scores, which is checked first.
+2. Users per second of evaluation: the ranks of all test targets in the whole catalogue.
+3. Time of a step of SASRec with the sampled loss at 25 thousand and 500 thousand items, in turn.
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+import warnings
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from resid import Dataset
+from resid.data import synthetic_shop
+from resid.sequential import BERT4Rec, BERT4RecSettings, SASRec, SASRecSettings
+from resid.train import make_optimizers
+
+SIZES = {"width": 128, "layers": 2, "heads": 4, "hidden": 512, "dropout": 0.1}
+BATCH, LONGEST, TURN = 2048, 31, 4
+
+
+class Side:
+    """One way of training: windows that it took, and its time, in turns of a few steps."""
+
+    def __init__(self, batches, loss, optimizers, windows):
+        self.batches, self.loss, self.optimizers, self.windows = cycle(batches), loss, optimizers, windows
+        self.rates: list[float] = []
+
+    def turn(self) -> None:
+        begin, count = time.perf_counter(), 0
+        for _ in range(TURN):
+            batch = next(self.batches)
+            self.loss(batch).backward()
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            count += self.windows(batch)
+        self.rates.append(count / (time.perf_counter() - begin))
+
+
+def ours(model, data: Dataset, settings) -> Side:
+    network, generator = model.model_.train(), torch.Generator().manual_seed(0)
+    one_pass = isinstance(model, SASRec)
+    return Side(
+        model._batches(data),
+        lambda batch: network(batch, generator)["loss"],
+        make_optimizers(network, settings),
+        (lambda batch: int((batch.items[:, 1:] >= 0).sum())) if one_pass else len,
+    )
+
+
+def build(kind, settings, data: Dataset):
+    """Return a recommender as it is before training."""
+    from resid.recommender import Catalogue
+    from resid.sequential.base import _fields
+
+    model = kind(settings)
+    model._build(Catalogue.of(data), *_fields(data, settings.fields))
+    return model
+
+
+class RecBole:
+    """RecBole's side: its data, a model and its trainer."""
+
+    def __init__(self, name: str, data: Dataset, folder: Path):
+        for gone, still in (("float_", np.float64), ("complex_", np.complex128), ("unicode_", np.str_)):
+            setattr(np, gone, still)  # names that NumPy 2 does not have any more and RecBole uses
+        from recbole.config import Config
+        from recbole.data import create_dataset, data_preparation
+        from recbole.model import sequential_recommender
+        from recbole.utils import get_trainer, init_seed
+
+        rows = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
+        log = pl.DataFrame(
+            {
+                "user_id:token": rows,
+                "item_id:token": np.asarray(data.sequence),
+                "timestamp:float": np.arange(len(rows)),  # the order of the histories
+            }
+        )
+        (folder / "log").mkdir(exist_ok=True)
+        log.write_csv(folder / "log" / "log.inter", separator="\t")
+        options = {
+            "data_path": str(folder),
+            "checkpoint_dir": str(folder / "saved"),
+            "load_col": {"inter": ["user_id", "item_id", "timestamp"]},
+            "MAX_ITEM_LIST_LENGTH": LONGEST,
+            "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full", "group_by": "user"},
+            "train_neg_sample_args": None,
+            "loss_type": "CE",
+            "train_batch_size": BATCH,
+            "eval_batch_size": BATCH,
+            "hidden_size": SIZES["width"],
+            "inner_size": SIZES["hidden"],
+            "n_layers": SIZES["layers"],
+            "n_heads": SIZES["heads"],
+            "hidden_dropout_prob": SIZES["dropout"],
+            "attn_dropout_prob": SIZES["dropout"],
+            "hidden_act": "relu",
+            "metrics": ["Recall", "NDCG"],
+            "topk": [5, 10],
+            "valid_metric": "NDCG@10",
+            "use_gpu": False,
+            "show_progress": False,
+            "state": "ERROR",
+        }
+        kind = getattr(sequential_recommender, name)
+        config = Config(model=kind, dataset="log", config_dict=options)
+        init_seed(0, True)
+        dataset = create_dataset(config)
+        self.train, _, self.test = data_preparation(config, dataset)
+        self.model = kind(config, self.train._dataset).to(config["device"])
+        self.trainer = get_trainer(config["MODEL_TYPE"], name)(config, self.model)
+        self.trainer.eval_collector.data_collect(self.train)
+        ids = dataset.field2id_token["item_id"][1:].astype(np.int64)
+        self.item_numbers = np.argsort(ids) + 1  # RecBole's number of each of our items
+
+    def side(self) -> Side:
+        self.model.train()
+        return Side(self.train, self.model.calculate_loss, [self.trainer.optimizer], len)
+
+    def evaluate(self) -> float:
+        result = self.trainer.evaluate(self.test, load_best_model=False, show_progress=False)
+        return float(result["recall@10"])
+
+
+def copy_sasrec(theirs, numbers, model) -> None:
+    """Give our SASRec the weights of RecBole's."""
+    source, network = theirs.state_dict(), model.model_
+    with torch.no_grad():
+        network.tables[0].weight.copy_(source["item_embedding.weight"][torch.from_numpy(numbers)])
+        network.positions.copy_(source["position_embedding.weight"][:LONGEST])
+        for name in ("weight", "bias"):
+            getattr(network.norm, name).copy_(source[f"LayerNorm.{name}"])
+            for number, layer in enumerate(network.layers):
+                of = f"trm_encoder.layer.{number}"
+                attention = [source[f"{of}.multi_head_attention.{part}.{name}"] for part in ("query", "key", "value")]
+                getattr(layer.project_in, name).copy_(torch.cat(attention))
+                for ours_, part in (
+                    (layer.project_out, "multi_head_attention.dense"),
+                    (layer.attention_norm, "multi_head_attention.LayerNorm"),
+                    (layer.widen, "feed_forward.dense_1"),
+                    (layer.narrow, "feed_forward.dense_2"),
+                    (layer.perceptron_norm, "feed_forward.LayerNorm"),
+                ):
+                    getattr(ours_, name).copy_(source[f"{of}.{part}.{name}"])
+
+
+def same_scores(theirs: RecBole, model, data: Dataset) -> float:
+    """Return the largest difference of scores with equal weights, over some test users."""
+    copy_sasrec(theirs.model, theirs.item_numbers, model)
+    theirs.model.eval()
+    items = [data.test.window(user)[0].astype(np.int64) for user in range(64)]
+    padded = torch.zeros(64, LONGEST, dtype=torch.int64)
+    histories = np.full((64, LONGEST), -1, dtype=np.int64)
+    for row, history in enumerate(items):
+        padded[row, : len(history)] = torch.from_numpy(theirs.item_numbers[history])
+        histories[row, LONGEST - len(history) :] = history
+    lengths = torch.tensor([len(history) for history in items])
+    with torch.no_grad():
+        wanted = theirs.model.forward(padded, lengths) @ theirs.model.item_embedding.weight[theirs.item_numbers].T
+        model.model_.eval()
+        found = model.model_.query(torch.from_numpy(histories)) @ model.model_.candidates().T
+    return float((found - wanted).abs().max())
+
+
+def timed(function, repeats: int) -> float:
+    """Return the median time."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+def against_recbole(data: Dataset, turns: int) -> dict:
+    found = {}
+    options = SIZES | {"batch_size": BATCH, "loss": "softmax", "similarity": "dot"}
+    for name, model in (
+        ("SASRec", build(SASRec, SASRecSettings(**options), data)),
+        ("BERT4Rec", build(BERT4Rec, BERT4RecSettings(**options), data)),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            peer = RecBole(name, data, Path(folder))
+            difference = same_scores(peer, model, data) if name == "SASRec" else None
+            assert difference is None or difference < 1e-4, difference
+            sides = {"ours": ours(model, data, model.settings), "recbole": peer.side()}
+            for turn in range(turns + 1):
+                for side in sides.values():
+                    side.turn()
+                    if turn == 0:
+                        side.rates.clear()  # the first steps warm up
+            rates = {side: float(np.median(values.rates)) for side, values in sides.items()}
+            model._candidates = None
+            seconds = {"ours": timed(lambda model=model: model.ranks(data.test), 3), "recbole": timed(peer.evaluate, 3)}
+            found[name] = {
+                "windows_per_second": rates,
+                "training_over_recbole": rates["ours"] / rates["recbole"],
+                "evaluation_seconds": seconds,
+                "evaluation_over_recbole": seconds["recbole"] / seconds["ours"],
+                "largest_difference_of_scores": difference,
+            }
+            print(name, json.dumps(found[name]), flush=True)
+    return found
+
+
+def random_data(items: int) -> Dataset:
+    random = np.random.default_rng(0)
+    users, length = 40_000, 12
+    log = pl.DataFrame(
+        {
+            "user": np.repeat(np.arange(users), length),
+            "item": random.integers(0, items, users * length),
+            "timestamp": np.tile(np.arange(length), users),
+        }
+    )
+    # Every item once, so that the catalogue has the size that is meant.
+    more = pl.DataFrame(
+        {"user": users + np.arange(items) // 50, "item": np.arange(items), "timestamp": np.arange(items) % 50}
+    )
+    return Dataset.from_tables(pl.concat([log, more]), k_core=1)
+
+
+def growth(turns: int) -> dict:
+    settings = SASRecSettings(**SIZES, batch_size=BATCH, loss="sampled")
+    sides = {}
+    for items in (25_000, 500_000):
+        data = random_data(items)
+        model = build(SASRec, settings, data)
+        sides[items] = ours(model, data, settings)
+    for turn in range(turns + 1):
+        for side in sides.values():
+            side.turn()
+            if turn == 0:
+                side.rates.clear()
+    rates = {items: float(np.median(side.rates)) for items, side in sides.items()}
+    return {"windows_per_second": rates, "step_time_500k_over_25k": rates[25_000] / rates[500_000]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # RecBole's, of its own use of pandas
+    logging.disable(logging.WARNING)
+    if arguments.data:
+        data = Dataset.load(arguments.data)
+    else:
+        shop = synthetic_shop(users=8_000, items=4_000, interactions=60_000, seed=0)
+        data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
+    found = {
+        "threads": torch.get_num_threads(),
+        "users": data.n_users,
+        "items": data.n_items,
+        "windows": len(data.train),
+        "batch_size": BATCH,
+        "recbole": against_recbole(data, arguments.turns),
+        "growth": growth(arguments.turns),
+    }
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
