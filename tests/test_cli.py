@@ -271,6 +271,8 @@ class TestRun:
                 "[quantizer] branching=(100, 100) makes 10,000 leaves",
             ),
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
+            ("recommend {run} --history a --user ana", "--user ana: a OnePassGenerator knows no users; leave it out"),
+            ("recommend {run} --histories x.csv --user ana", "--user goes with --history"),
             ("recommend {run} --histories x.csv", "--histories and --out, the Parquet file to write, go together"),
             ("recommend {run} --history a --out x", "--histories and --out, the Parquet file to write, go together"),
             ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),

@@ -102,6 +102,7 @@ class Recommender(ABC):
 
     name: ClassVar[str]  # its key in `KINDS`
     catalogue_: Catalogue
+    user_ids_: pl.Series | None = None  # of the users that the model knows, if it has learnt something of each
     fitted = False  # set when everything is there, so that a fit that failed does not count
 
     @abstractmethod
@@ -237,7 +238,13 @@ class Recommender(ABC):
 
     def _user_numbers(self, users: Sequence[Any]) -> Indices | None:
         """Return the numbers of users, -1 for one who is not known, if the model knows users; else None."""
-        return None
+        return lookup(self._user_positions, users) if self.user_ids_ is not None else None
+
+    @cached_property
+    def _user_positions(self) -> dict[Any, int]:
+        return {
+            identity: number for number, identity in enumerate(self.user_ids_ if self.user_ids_ is not None else ())
+        }
 
     def save(self, folder: str | Path) -> None:
         """Write everything that `resid.load` needs into a folder, whole or not at all."""

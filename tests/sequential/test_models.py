@@ -1,5 +1,6 @@
 """The trained recommenders: the contract, what they learn, and that they continue."""
 
+import json
 from typing import ClassVar
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from resid import Dataset, InputError
+from resid.cli import main
 from resid.evaluate import ranking_metrics
 from resid.quantize import GAOQ
 from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
@@ -225,3 +227,23 @@ def test_the_walks_are_not_only_remembered():
     model = KINDS["sasrec"](epochs=30, patience=0).fit(data)
     trained = data.test.end - data.test.begin <= 8  # no training history is longer
     assert ranking_metrics(model.ranks(data.test)[0][trained])["ndcg@5"] > 0.95
+
+
+def test_the_command_tells_hgn_the_user(fifty, tmp_path, capsys):
+    fifty.save(tmp_path / "data")
+    settings = ["--set", "recommender.epochs=1", "--set", "recommender.width=8"]
+    assert main(["fit", str(tmp_path / "data"), "--recipe", "hgn*", "--out", str(tmp_path / "run"), *settings]) == 0
+    capsys.readouterr()
+    ask = ["recommend", str(tmp_path / "run"), "--history", "i1,i2", "--json"]
+    answers = []
+    for user in (["--user", "u1"], ["--user", "u2"], []):
+        assert main([*ask, *user]) == 0
+        answers.append(json.loads(capsys.readouterr().out)["scores"])
+    assert answers[0] != answers[1] != answers[2]
+    log = pl.DataFrame({"user": ["u1", "u1"], "item": ["i1", "i2"], "timestamp": [1, 2]})
+    log.write_parquet(tmp_path / "log.parquet")
+    out = tmp_path / "found.parquet"
+    assert (
+        main(["recommend", str(tmp_path / "run"), "--histories", str(tmp_path / "log.parquet"), "--out", str(out)]) == 0
+    )
+    assert pl.read_parquet(out)["score"].to_list() == pytest.approx(answers[0])

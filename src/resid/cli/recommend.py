@@ -25,6 +25,7 @@ def recommend(
     model: Path,
     *,
     history: str | None = None,
+    user: str | None = None,
     histories: Path | None = None,
     columns: str | None = None,
     k: Annotated[int, Parameter(name=["-k", "--count"])] = 10,
@@ -43,6 +44,8 @@ def recommend(
     history
         Item ids, the oldest first, separated by commas, as --history=B01,B02; one with a comma in double quotes. An empty
         text is a user without a history.
+    user
+        Whose history it is, for a model that has learnt something of each user (HGN).
     histories
         A table with the columns user, item and timestamp, as for `resid prepare`: a history per user.
     columns
@@ -60,6 +63,8 @@ def recommend(
     as_json
         Print the items as JSON.
     """
+    if user is not None and history is None:
+        raise InputError("--user goes with --history; a file of histories has a column of users.")
     if (history is None) == (histories is None):
         raise InputError("give either --history B01,B02 or --histories FILE.")
     if (histories is None) != (out is None):
@@ -71,7 +76,7 @@ def recommend(
     users, rows = (
         _read_histories(histories, column_names(columns), known.dtype)
         if histories
-        else ([], [_ids(_typed(history or ""), known.dtype)])
+        else (_users(recommender, user), [_ids(_typed(history or ""), known.dtype)])
     )
     items, scores = recommender.recommend(
         rows,
@@ -79,9 +84,10 @@ def recommend(
         exclude_seen=exclude_seen,
         allow=_read_ids(allow, known.dtype),
         deny=_read_ids(deny, known.dtype),
+        users=users,
         progress=ConsoleProgress(errors) if histories else None,
     )
-    if histories is not None and out is not None:
+    if users is not None and out is not None:
         found = pl.DataFrame(
             {
                 "user": pl.Series(users).gather([row for row in range(len(users)) for _ in range(k)]),
@@ -120,6 +126,14 @@ def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
             more = ["–" if value is None else escape(str(value)[:_COLUMN]) for value in values]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
+
+
+def _users(model: Recommender, user: str | None) -> list[Any] | None:
+    if user is None:
+        return None
+    if model.user_ids_ is None:
+        raise InputError(f"--user {user}: a {type(model).__name__} knows no users; leave it out.")
+    return _ids([user], model.user_ids_.dtype)
 
 
 def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:

@@ -53,10 +53,35 @@ class EncoderLayer(nn.Module):
         """
         asking = tokens[:, -1:] if last_only else tokens
         query, key, value = self._heads(tokens, asking)
-        chance = self.dropout.chance if self.training else 0.0
         mask, causal = (attend[:, None, None, :], False) if attend is not None else (None, not last_only)
+        return self._answer(asking, query, key, value, mask, causal)
+
+    def at(self, tokens: Tensor, attend: Tensor, rows: Tensor, places: Tensor) -> Tensor:
+        """Return new vectors for some tokens alone.
+
+        Parameters
+        ----------
+        tokens, attend
+            As for `forward`.
+        rows, places
+            Where they stand in the batch, each of shape (n,).
+
+        Returns
+        -------
+        Tensor
+            Shape (n, width).
+        """
+        asking = tokens[rows, places][:, None]
+        query, key, value = self._heads(tokens, asking)
+        return self._answer(asking, query, key[rows], value[rows], attend[rows, None, None, :], False)[:, 0]
+
+    def _answer(
+        self, asking: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        """Do the rest of the layer, from the attention on; shape (batch, queries, width)."""
+        chance = self.dropout.chance if self.training else 0.0
         mixed = f.scaled_dot_product_attention(query, key, value, mask, dropout_p=chance, is_causal=causal)
-        mixed = self.project_out(mixed.transpose(1, 2).flatten(2))  # (batch, queries, width)
+        mixed = self.project_out(mixed.transpose(1, 2).flatten(2))
         middle = self.attention_norm(asking + self.dropout(mixed))
         wide = self.dropout(f.relu(self.widen(middle)))
         new: Tensor = self.perceptron_norm(middle + self.dropout(self.narrow(wide)))

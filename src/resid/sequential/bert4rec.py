@@ -80,7 +80,7 @@ class BERT4RecModel(SequentialModel):
         window = np.concatenate([batch.histories, batch.targets[:, None]], axis=1)
         items = torch.from_numpy(window).to(self.positions.device)
         masked = self.draw_masks(items, generator)
-        return {"loss": self.loss(self.states(items, masked)[masked], items[masked], generator)}
+        return {"loss": self.loss(self.states(items, masked), items[masked], generator)}
 
     def draw_masks(self, items: Tensor, generator: torch.Generator) -> Tensor:
         """Draw which items of windows are masked, one in each at least; boolean, shape (windows, length)."""
@@ -90,14 +90,27 @@ class BERT4RecModel(SequentialModel):
         masked[:, -1] |= ~masked.any(dim=1)
         return masked
 
-    def states(self, items: Tensor, masked: Tensor, *, last_only: bool = False) -> Tensor:
-        """Return what is made of every item, or of the last alone; shape (windows, length, width); padding on the left."""
+    def states(self, items: Tensor, masked: Tensor) -> Tensor:
+        """Return what is made of the masked items of windows, one after the other.
+
+        Parameters
+        ----------
+        items
+            Item indices, `PADDING` on the left, shape (windows, length).
+        masked
+            Which of them are masked, boolean, of the same shape.
+
+        Returns
+        -------
+        Tensor
+            Shape (masked items, width).
+        """
         real = items != PADDING
         tokens = torch.where(masked[..., None], self.mask, self.tables.vectors(items.clamp_min(0)))
         tokens = self.dropout(self.norm(tokens + self.positions[-items.shape[1] :]))
         for layer in self.layers[:-1]:
             tokens = layer(tokens, real)
-        states: Tensor = self.layers[-1](tokens, real, last_only=last_only)
+        states: Tensor = self.layers[-1].at(tokens, real, *masked.nonzero(as_tuple=True))  # type: ignore[operator]
         return states
 
     def scaled(self, queries: Tensor) -> Tensor:
@@ -109,7 +122,7 @@ class BERT4RecModel(SequentialModel):
         items = f.pad(histories, (0, 1), value=0)  # what stands under the mask is not looked at
         masked = torch.zeros_like(items, dtype=torch.bool)
         masked[:, -1] = True
-        return self.states(items, masked, last_only=True)[:, 0]
+        return self.states(items, masked)
 
 
 class BERT4Rec(VectorRecommender[BERT4RecSettings, BERT4RecModel]):

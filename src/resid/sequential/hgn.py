@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from resid.bundle import Bundle
 from resid.data.batches import PADDING, Batch, Batches
-from resid.data.dataset import Dataset, lookup
+from resid.data.dataset import Dataset
 from resid.nn import Dropout, FieldTables
-from resid.recommender import Indices
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.settings import SequentialSettings
 
@@ -120,7 +119,6 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
     """
 
     name = "hgn"
-    user_ids_: pl.Series
 
     @property
     def _settings_class(self) -> type[HGNSettings]:
@@ -129,20 +127,23 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
     def fit(self, data: Dataset, *place: Any, **how: Any) -> Self:
         """See `VectorRecommender.fit`."""
         self.user_ids_ = data.user_ids
+        self.__dict__.pop("_user_positions", None)  # of a fit before
         return super().fit(data, *place, **how)
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
-        return HGNModel(codes, sizes, self.settings, len(self.user_ids_))
+        return HGNModel(codes, sizes, self.settings, len(self._users()))
 
     def _batches(self, data: Dataset) -> Batches:
         return windows(data, self.settings)
 
-    def _user_numbers(self, users: Sequence[Any]) -> Indices:
-        return lookup({identity: number for number, identity in enumerate(self.user_ids_)}, users)
+    def _users(self) -> pl.Series:
+        if self.user_ids_ is None:
+            raise ValueError("the bundle has no users")
+        return self.user_ids_
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         facts, arrays, tables = super()._bundle()
-        return facts, arrays, tables | {"users": self.user_ids_.to_frame("user")}
+        return facts, arrays, tables | {"users": self._users().to_frame("user")}
 
     def _take(self, bundle: Bundle) -> None:
         self.user_ids_ = bundle.tables["users"]["user"]
