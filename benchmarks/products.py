@@ -10,6 +10,7 @@ _PRODUCTS = (
     "aten::addmm",
     "aten::baddbmm",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
 )
 
 

@@ -18,7 +18,6 @@ import logging
 import tempfile
 import time
 import warnings
-from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +33,22 @@ SIZES = {"width": 128, "layers": 2, "heads": 4, "hidden": 512, "dropout": 0.1}
 BATCH, LONGEST, TURN = 2048, 31, 4
 
 
+def endless(batches):
+    """Yield the batches of one epoch after the other."""
+    while True:
+        yield from batches
+
+
+def targets(batch) -> int:
+    """Return how many targets a batch of whole histories has."""
+    return int(((batch.items >= 0).sum(axis=1) - batch.first_target).sum())
+
+
 class Side:
     """One way of training: windows that it took, and its time, in turns of a few steps."""
 
     def __init__(self, batches, loss, optimizers, windows):
-        self.batches, self.loss, self.optimizers, self.windows = cycle(batches), loss, optimizers, windows
+        self.batches, self.loss, self.optimizers, self.windows = endless(batches), loss, optimizers, windows
         self.rates: list[float] = []
 
     def turn(self) -> None:
@@ -55,12 +65,11 @@ class Side:
 
 def ours(model, data: Dataset, settings) -> Side:
     network, generator = model.model_.train(), torch.Generator().manual_seed(0)
-    one_pass = isinstance(model, SASRec)
     return Side(
         model._batches(data),
         lambda batch: network(batch, generator)["loss"],
         make_optimizers(network, settings),
-        (lambda batch: int((batch.items[:, 1:] >= 0).sum())) if one_pass else len,
+        targets if isinstance(model, SASRec) else len,
     )
 
 
@@ -221,20 +230,18 @@ def against_recbole(data: Dataset, turns: int) -> dict:
 
 
 def random_data(items: int) -> Dataset:
-    random = np.random.default_rng(0)
-    users, length = 40_000, 12
+    """Return the same histories for any catalogue: a million interactions in which every item occurs, twelve per user."""
+    length = 12
+    users = 1_000_008 // length
+    shuffled = np.random.default_rng(0).permutation(users * length)
     log = pl.DataFrame(
         {
             "user": np.repeat(np.arange(users), length),
-            "item": random.integers(0, items, users * length),
+            "item": shuffled % items,
             "timestamp": np.tile(np.arange(length), users),
         }
     )
-    # Every item once, so that the catalogue has the size that is meant.
-    more = pl.DataFrame(
-        {"user": users + np.arange(items) // 50, "item": np.arange(items), "timestamp": np.arange(items) % 50}
-    )
-    return Dataset.from_tables(pl.concat([log, more]), k_core=1)
+    return Dataset.from_tables(log, k_core=1)
 
 
 def growth(turns: int) -> dict:

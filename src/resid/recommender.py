@@ -180,7 +180,7 @@ class Recommender(ABC):
             )
         allowed = self._allowed(allow, deny)
         known = self._known(rows)
-        if users is not None and (isinstance(users, (str, bytes)) or len(users) != len(rows)):
+        if users is not None and (isinstance(users, (str, bytes)) or len(users := list(users)) != len(rows)):
             raise InputError(f"'users' must be a list with the id of the user of each of {len(rows):,} histories.")
         numbers = self._user_numbers(users) if users is not None else None
         items = np.full((len(rows), k), -1, dtype=np.int64)
@@ -238,7 +238,13 @@ class Recommender(ABC):
 
     def _user_numbers(self, users: Sequence[Any]) -> Indices | None:
         """Return the numbers of users, -1 for one who is not known, if the model knows users; else None."""
-        return lookup(self._user_positions, users) if self.user_ids_ is not None else None
+        if self.user_ids_ is None:
+            return None
+        numbers = lookup(self._user_positions, users)
+        if (numbers < 0).any():
+            first = users[int((numbers < 0).argmax())]
+            log.warning("%d users are not known and get the mean of all, %r first", (numbers < 0).sum(), first)
+        return numbers
 
     @cached_property
     def _user_positions(self) -> dict[Any, int]:

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import polars as pl
 import pytest
 
 from resid import Dataset, InputError
@@ -132,6 +133,39 @@ class TestSequences:
                 for target in range(begin + first, end):  # the first of several targets may miss so many items
                     assert windows[target] <= begin < windows[target] + stride
         assert sorted(found) == sorted(data.train.end)
+
+    def test_a_target_that_was_added_keeps_its_history(self):
+        """With add_unseen_targets, targets of validation and test that nobody else has are trained as well."""
+        rows = [("a", "pqrsuv"), ("b", "pqrsuw"), ("c", "pqrsxy"), ("d", "p" * 40 + "z"), ("e", "p" * 40 + "01")]
+        log = pl.DataFrame(
+            [(user, item, step) for user, items in rows for step, item in enumerate(items)],
+            schema=["user", "item", "timestamp"],
+            orient="row",
+        )
+        data = Dataset.from_tables(log, k_core=1, add_unseen_targets=True)
+        assert len(data.train) > len(Dataset.from_tables(log, k_core=1).train)
+        windows = dict(zip(data.train.end.tolist(), data.train.begin.tolist(), strict=True))
+        for stride in (1, None):
+            batches = SequenceBatches(data.train, 7, data.settings.max_length, stride=stride)
+            found = []
+            for begin, end, first in zip(batches.begin, batches.end, batches.first_target, strict=True):
+                found += range(first, end)
+                if stride == 1 or end - first == 1:
+                    assert all(windows[target] == begin for target in range(first, end))
+            assert sorted(found) == sorted(windows)
+
+    def test_batches_of_so_many_targets(self, data):
+        batches = SequenceBatches(data.train, 100, 5, stride=1, count_targets=True)
+        counts = [int(((batch.items != PADDING).sum(axis=1) - batch.first_target).sum()) for batch in batches]
+        assert sum(counts) == len(data.train)
+        assert len(counts) == len(batches) == -(-len(data.train) // 100)
+        assert max(counts) - min(counts) <= 8
+        assert SequenceBatches(data.train, 1, 5, count_targets=True).batch_size == 10  # so that no batch is empty
+
+    @pytest.mark.parametrize("stride", [0, -1, 5])
+    def test_strides_that_cannot_be(self, data, stride):
+        with pytest.raises(InputError, match=f"the stride must be from 1 to 4, the targets of a piece, not {stride}"):
+            SequenceBatches(data.train, 7, 5, stride=stride)
 
     def test_the_seed_and_the_position_decide(self, data):
         batches = SequenceBatches(data.train, 16, 32, seed=1)

@@ -14,7 +14,7 @@ from resid.sequential import BERT4RecSettings, HGNSettings, S3RecSettings, SASRe
 from resid.sequential.base import whole_histories
 from resid.sequential.bert4rec import BERT4RecModel
 from resid.sequential.hgn import HGNModel
-from resid.sequential.s3rec import WEIGHTS, Pretraining, ordered
+from resid.sequential.s3rec import Pretraining, ordered
 from resid.sequential.sasrec import SASRecModel
 
 ITEMS, STORES, WIDTH = 20, 4, 8
@@ -70,6 +70,9 @@ class TestItemVectors:
                 )
             assert found > 0
 
+    def test_codes_can_be_exchanged_between_processes(self):
+        assert sasrec(PLAIN).tables.codes.stride() == (1, 1)
+
 
 class TestSASRec:
     def test_it_looks_back_alone(self):
@@ -109,10 +112,18 @@ class TestSASRec:
         assert count == len(data.train)
         assert total / count == pytest.approx(float(one_by_one), rel=1e-5)
 
-    def test_a_batch_has_as_many_windows_as_was_asked_for(self, data):
+    def test_every_batch_has_as_many_windows_as_was_asked_for(self, data):
         batches = whole_histories(data, SASRecSettings(batch_size=256))
-        windows = [int((batch.items[:, 1:] != PADDING).sum()) for batch in batches]
-        assert np.mean(windows[:-1] or windows) == pytest.approx(256, rel=0.3)
+        windows = [int(((batch.items != PADDING).sum(axis=1) - batch.first_target).sum()) for batch in batches]
+        assert sum(windows) == len(data.train)
+        assert len(windows) == len(batches) > 2
+        mean = len(data.train) / len(batches)
+        assert all(abs(count - mean) <= 32 for count in windows)  # up to one long history
+
+    def test_the_order_of_a_history_matters(self):
+        model = sasrec(FIELDS)
+        one, other = model.query(torch.tensor([[3, 7, 1], [7, 3, 1]]))
+        assert not torch.allclose(one, other)
 
 
 class TestBERT4Rec:
@@ -149,6 +160,17 @@ class TestBERT4Rec:
         query = model.query(torch.tensor([[PADDING, 3, 7], [4, 5, 6]]))
         masked = torch.tensor([[False, False, True]])
         torch.testing.assert_close(query[:1], model.states(torch.tensor([[3, 7, 0]]), masked))
+
+    def test_the_head_by_hand(self):
+        model = self.model()
+        tokens = model.tables.vectors(torch.tensor([[3, 7]]))
+        tokens = model.norm(torch.cat([tokens, model.mask[None, None]], dim=1) + model.positions[-3:])
+        for layer in model.layers:
+            tokens = layer(tokens, torch.ones(1, 3, dtype=torch.bool))
+        head = f.gelu(model.head.weight @ tokens[0, -1] + model.head.bias)
+        wanted = (head - head.mean()) / (head.var(unbiased=False) + 1e-5).sqrt()
+        wanted = wanted * model.head_norm.weight + model.head_norm.bias
+        torch.testing.assert_close(model.query(torch.tensor([[3, 7]]))[0], wanted)
 
     def test_the_loss_is_that_of_the_masked_items(self):
         model = self.model(last_share=1.0)
@@ -193,6 +215,11 @@ class TestHGN:
         with torch.no_grad():
             model.outputs.embeddings()[1].weight += 1
         torch.testing.assert_close(model.candidates(), before + 1)
+
+    def test_only_what_is_compared_has_a_table(self):
+        model = HGNModel(*FIELDS, HGNSettings(width=WIDTH, fields=True, target="id"), users=3)
+        assert len(model.outputs) == 1
+        assert model.candidates().shape == (ITEMS, WIDTH)
 
     def test_a_user_who_is_not_known(self):
         model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH), users=3))
@@ -287,8 +314,14 @@ class TestS3Rec:
         for codes_and_sizes, names in ((FIELDS, {"aap", "mip", "map", "sp"}), (PLAIN, {"mip", "sp"})):
             terms = self.questions(codes_and_sizes)(batch, torch.Generator().manual_seed(0))
             assert set(terms) == {"loss", *(f"loss.{name}" for name in names)}
-            total = sum(WEIGHTS[name] * float(terms[f"loss.{name}"]) for name in names)
+            weights = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}
+            total = sum(weights[name] * float(terms[f"loss.{name}"]) for name in names)
             assert float(terms["loss"]) == pytest.approx(total, rel=1e-5)
+
+    def test_a_field_that_no_item_has(self):
+        codes = np.concatenate([FIELDS[0], np.zeros((ITEMS, 1), dtype=np.int64)], axis=1)
+        questions = self.questions((codes, [ITEMS, STORES, 1]), sampled_attributes=2)
+        assert torch.isfinite(questions.attributes(torch.randn(3, WIDTH), torch.arange(3), torch.Generator()))
 
     def test_histories_are_cut_and_their_last_item_masked(self):
         questions, generator = self.questions(), torch.Generator().manual_seed(0)

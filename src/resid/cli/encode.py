@@ -67,7 +67,10 @@ def encode(
         raise InputError(f"{out}: this is a file; name a folder.")
     refuse_foreign_folder(out / "embeddings", EMBEDDINGS_MANIFEST)
     changes = read_changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
-    settings: Any = Recipe.read(recipe).part("encoder").settings.changed(**changes)
+    part = Recipe.read(recipe).part("encoder")
+    if part.kind != "famae":
+        raise InputError(f"the encoder of '{recipe}' is {part.kind}, not famae; 'resid fit' trains it with the rest.")
+    settings: Any = part.settings.changed(**changes)
     fabric = open_fabric(accelerator, devices, precision)
     first = fabric.global_rank == 0
     encoder = FAMAE(settings).fit(

@@ -76,15 +76,17 @@ def recommend(
     users, rows = (
         _read_histories(histories, column_names(columns), known.dtype)
         if histories
-        else (_users(recommender, user), [_ids(_typed(history or ""), known.dtype)])
+        else ([user] if user is not None else None, [_ids(_typed(history or ""), known.dtype)])
     )
+    if user is not None and recommender.user_ids_ is None:
+        raise InputError(f"--user {user}: a {type(recommender).__name__} knows no users; leave it out.")
     items, scores = recommender.recommend(
         rows,
         k,
         exclude_seen=exclude_seen,
         allow=_read_ids(allow, known.dtype),
         deny=_read_ids(deny, known.dtype),
-        users=users,
+        users=_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
         progress=ConsoleProgress(errors) if histories else None,
     )
     if users is not None and out is not None:
@@ -126,14 +128,6 @@ def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
             more = ["–" if value is None else escape(str(value)[:_COLUMN]) for value in values]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
-
-
-def _users(model: Recommender, user: str | None) -> list[Any] | None:
-    if user is None:
-        return None
-    if model.user_ids_ is None:
-        raise InputError(f"--user {user}: a {type(model).__name__} knows no users; leave it out.")
-    return _ids([user], model.user_ids_.dtype)
 
 
 def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:

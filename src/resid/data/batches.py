@@ -113,12 +113,11 @@ class EpochBatches(ABC, Generic[_B]):
 
     def __iter__(self) -> Iterator[_B]:
         """Yield the rest of the current epoch; then the next epoch is the current one."""
-        order, batch_order = self._plan()
+        plan = self._plan()
         while self.next_batch < len(self):
             number = self.next_batch
-            first = batch_order[number] * self.batch_size
             self.next_batch += 1  # the batch counts as taken once it is handed out
-            yield self.batch(order[first : first + self.batch_size], number)
+            yield self.batch(plan[number], number)
         self.epoch, self.next_batch = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,8 +137,8 @@ class EpochBatches(ABC, Generic[_B]):
         return {"data": self.fingerprint, "batch_size": self.batch_size, "seed": self.seed}
 
     @abstractmethod
-    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples of the current epoch in an order, and the order of the batches that it is cut into."""
+    def _plan(self) -> list[NDArray[np.int64]]:
+        """Return the samples of every batch of the current epoch, as many batches as `len` says."""
 
     @abstractmethod
     def batch(self, index: NDArray[np.int64], number: int = 0) -> _B:
@@ -170,10 +169,10 @@ class VectorBatches(EpochBatches[VectorBatch]):
     def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "passes": self.passes}
 
-    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _plan(self) -> list[NDArray[np.int64]]:
         random = np.random.default_rng([self.seed, self.epoch])
         order = np.concatenate([random.permutation(len(self.vectors)) for _ in range(self.passes)])
-        return order, np.arange(len(self))
+        return _cut(order, self.batch_size)
 
     def batch(self, index: NDArray[np.int64], number: int = 0) -> VectorBatch:
         """Return rows as one batch."""
@@ -225,12 +224,13 @@ class Batches(EpochBatches[Batch]):
         more = {name: getattr(self, name) for name in ("shuffle", "negatives", "pool")}
         return {**super()._identity(), "split": self.split.name, **more}
 
-    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the windows in an order in which neighbours are of similar length, and the order of the batches."""
+    def _plan(self) -> list[NDArray[np.int64]]:
         lengths = self.split.end - self.split.begin
         if not self.shuffle:
-            return np.argsort(lengths, kind="stable"), np.arange(len(self))
-        return _plan_by_length(lengths, self.batch_size, self.pool, [self.seed, self.epoch])
+            return _cut(np.argsort(lengths, kind="stable"), self.batch_size)
+        random = np.random.default_rng([self.seed, self.epoch])
+        batches = _cut(_by_length(lengths, self.pool * self.batch_size, random), self.batch_size)
+        return [batches[number] for number in random.permutation(len(batches))]
 
     def batch(self, index: NDArray[np.int64], number: int = 0) -> Batch:
         """Return the windows `index` of the split as one batch, with the negatives of the batch `number`."""
@@ -264,6 +264,9 @@ class SequenceBatches(EpochBatches[SequenceBatch]):
     stride
         How many targets a piece has that is not the first of its history; all that it can have by default. With 1, every
         target has the same items before it as in its window, at the cost of one piece for each target of a long history.
+    count_targets
+        `batch_size` counts targets instead of pieces: a batch has about so many, two long pieces at least. The loss of a
+        batch is mostly the mean over its targets, so that they all weigh the same.
     seed
         Decides the order.
     pool
@@ -277,20 +280,35 @@ class SequenceBatches(EpochBatches[SequenceBatch]):
         max_length: int,
         *,
         stride: int | None = None,
+        count_targets: bool = False,
         seed: int = 0,
         pool: int = 50,
     ) -> None:
-        self.stride = stride or max_length - 1
+        self.stride = max_length - 1 if stride is None else stride
+        if not 1 <= self.stride < max_length:
+            raise InputError(f"the stride must be from 1 to {max_length - 1}, the targets of a piece, not {stride}.")
         self.begin, self.end, self.first_target = _pieces(split, max_length, self.stride)
-        super().__init__(len(self.begin), split.fingerprint, batch_size, seed)
-        self.split, self.max_length, self.pool = split, max_length, pool
+        samples = len(split) if count_targets else len(self.begin)
+        super().__init__(
+            samples, split.fingerprint, max(batch_size, 2 * max_length) if count_targets else batch_size, seed
+        )
+        self.split, self.max_length, self.count_targets, self.pool = split, max_length, count_targets, pool
 
     def _identity(self) -> dict[str, Any]:
-        more = {name: getattr(self, name) for name in ("max_length", "stride", "pool")}
+        more = {name: getattr(self, name) for name in ("max_length", "stride", "count_targets", "pool")}
         return {**super()._identity(), **more}
 
-    def _plan(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return _plan_by_length(self.end - self.begin, self.batch_size, self.pool, [self.seed, self.epoch])
+    def _plan(self) -> list[NDArray[np.int64]]:
+        random = np.random.default_rng([self.seed, self.epoch])
+        pieces = -(-len(self.begin) // max(1, len(self))) if self.count_targets else self.batch_size  # of a batch
+        order = _by_length(self.end - self.begin, self.pool * pieces, random)
+        batches = _cut(order, self.batch_size)
+        if self.count_targets:
+            targets = (self.end - self.first_target)[order]
+            middle = np.cumsum(targets) - targets / 2  # of each piece, among all targets
+            bounds = np.arange(1, len(self)) * (len(self.split) / len(self))
+            batches = np.split(order, np.searchsorted(middle, bounds))
+        return [batches[number] for number in random.permutation(len(batches))]
 
     def batch(self, index: NDArray[np.int64], number: int = 0) -> SequenceBatch:
         """Return pieces as one batch."""
@@ -310,20 +328,23 @@ def _pieces(
     end, users = split.end[order], split.users[order]
     new = np.r_[True, (users[1:] != users[:-1]) | (end[1:] != end[:-1] + 1)] if len(end) else np.zeros(0, dtype=bool)
     first, last = end[new], end[np.r_[new[1:], True]] if len(end) else end
-    later = -(-np.maximum(last - first + 1 - (max_length - 1), 0) // stride)  # pieces besides a history's first
+    start = split.begin[order][new]  # of the history before the first target; one item, but for an added target
+    room = np.maximum(max_length - (first - start), 1)  # targets of a run's first piece
+    step = np.minimum(stride, room)
+    later = -(-np.maximum(last - first + 1 - room, 0) // step)  # pieces besides the first
     run = np.repeat(np.arange(len(first)), later + 1)
     number = np.arange(len(run)) - np.repeat(np.cumsum(later + 1) - later - 1, later + 1)  # from the end
-    stops = last[run] - number * stride  # the last target of each piece
-    begins = np.maximum(first[run] - 1, stops - (max_length - 1))
-    return begins, stops + 1, np.where(number < later[run], stops - stride + 1, first[run])
+    stops = last[run] - number * step[run]  # the last target of each piece
+    begins = np.maximum(start[run], stops - (max_length - 1))
+    return begins, stops + 1, np.where(number < later[run], stops - step[run] + 1, first[run])
 
 
-def _plan_by_length(
-    lengths: NDArray[np.int64], batch_size: int, pool: int, seed: list[int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return samples in a random order in which neighbours are of similar length, and a random order of the batches."""
-    random = np.random.default_rng(seed)
+def _by_length(lengths: NDArray[np.int64], pool: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return samples in a random order, those of each pool of so many sorted by length."""
     order = random.permutation(len(lengths))
-    pools = np.arange(len(order)) // (pool * batch_size)
-    order = order[np.lexsort((lengths[order], pools))]
-    return order, random.permutation(-(-len(lengths) // batch_size))
+    pools = np.arange(len(order)) // pool
+    return order[np.lexsort((lengths[order], pools))]
+
+
+def _cut(order: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    return np.split(order, range(size, len(order), size)) if len(order) else []

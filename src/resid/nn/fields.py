@@ -31,7 +31,9 @@ class FieldTables(nn.ModuleList):
         self, codes: NDArray[np.integer], sizes: Sequence[int], width: int, sparse: Sequence[bool], std: float = 0.02
     ) -> None:
         super().__init__(nn.Embedding(size, width, sparse=few) for size, few in zip(sizes, sparse, strict=True))
-        self.register_buffer("codes", torch.as_tensor(np.asarray(codes), dtype=torch.int64), persistent=False)
+        # A copy, for a view of one column has strides that several processes cannot exchange.
+        own = torch.as_tensor(np.asarray(codes), dtype=torch.int64).clone(memory_format=torch.contiguous_format)
+        self.register_buffer("codes", own, persistent=False)
         for table in self.embeddings():
             nn.init.normal_(table.weight, std=std)
 

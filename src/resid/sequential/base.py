@@ -5,7 +5,7 @@ trains, ranks the catalogue, saves and loads.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.bundle import Bundle
-from resid.data.batches import Batch, Batches, EpochBatches, SequenceBatches
+from resid.data.batches import PADDING, Batch, Batches, EpochBatches, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
-from resid.errors import InputError
+from resid.errors import InputError, TrainingError
 from resid.evaluate import NOT_FOUND, ranking_metrics
 from resid.nn import FieldTables
 from resid.nn.losses import binary, draw_candidates, sampled_softmax
@@ -37,7 +37,7 @@ MONITOR = "ndcg@10"  # decides which epoch is best
 _SCORES = 2**24  # that are in memory at a time: users times items
 
 
-class SequentialModel(nn.Module):
+class SequentialModel(nn.Module, ABC):
     """Base of the networks: the tables of item vectors, and the loss of queries that should find their targets.
 
     Parameters
@@ -196,49 +196,41 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         users
             Whose histories these are, for a model that knows users; shape (users,).
         """
-        more = min(k + histories.shape[1] if exclude_seen else k, len(self.catalogue_))
-        queries = self._queries(histories, users)
-        scores, items = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
-        for first, values in self._scores(queries):
+        more = k + histories.shape[1] if exclude_seen else k
+        found = min(more, len(self.catalogue_))
+        items = np.full((len(histories), more), -1, dtype=np.int64)
+        scores = np.full((len(histories), more), -np.inf, dtype=np.float32)
+        for some, values in self._scores(self._queries(histories, users)):
             if allowed is not None:
-                banned = torch.from_numpy(~allowed[first : first + values.shape[1]]).to(values.device)
-                values = values.masked_fill(banned, -torch.inf)
-            best, place = values.topk(min(more, values.shape[1]), dim=1)
-            # The best so far and the best of this part of the catalogue.
-            scores, items = torch.cat([scores, best], dim=1), torch.cat([items, place.cpu() + first], dim=1)
-            scores, kept = scores.topk(min(more, scores.shape[1]), dim=1)
-            items = items.gather(1, kept.cpu())
-        best_scores = scores.cpu().numpy()
-        best_items = np.where(np.isneginf(best_scores), -1, items.numpy())
-        if exclude_seen:
-            return leave_out(best_items, best_scores, histories, k)
-        short = ((0, 0), (0, k - more))
-        return np.pad(best_items, short, constant_values=-1), np.pad(best_scores, short, constant_values=-np.inf)
+                values = values.masked_fill(torch.from_numpy(~allowed).to(values.device), -torch.inf)
+            best, place = values.topk(found, dim=1)
+            items[some, :found], scores[some, :found] = place.cpu().numpy(), best.cpu().numpy()
+        items[np.isneginf(scores)] = -1
+        return leave_out(items, scores, histories, k) if exclude_seen else (items, scores)
 
     @torch.inference_mode()
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
         """Count the items that are scored higher than the target, which is cheaper than to find the best."""
         if options:
             return super()._ranks(batch, k, users=batch.users, **options)
-        queries = self._queries(batch.histories, batch.users)
-        targets = torch.from_numpy(batch.targets).to(queries.device)[:, None]
-        seen = torch.from_numpy(np.sort(batch.histories, axis=1)).to(queries.device)
-        seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], -1)  # an item counts once
-        candidates = self._item_vectors()
-        own = (queries * candidates[targets[:, 0]]).sum(dim=1, keepdim=True)
-        better = torch.zeros_like(targets[:, 0])
-        better_seen = torch.zeros_like(better)
-        for first, values in self._scores(queries):
-            inside = (targets >= first) & (targets < first + values.shape[1])
-            place = (targets - first).clamp(0, values.shape[1] - 1)
-            # The target's score as it was taken, so that it is not above itself by rounding.
-            values.scatter_(1, place, torch.where(inside, own, values.gather(1, place)))
-            better += (values > own).sum(dim=1)
-            here = (seen >= first) & (seen < first + values.shape[1])
-            better_seen += (here & (values.gather(1, (seen - first).clamp(0, values.shape[1] - 1)) > own)).sum(dim=1)
-        fresh = better - better_seen
-        fresh = torch.where((seen == targets).any(dim=1), k, fresh)  # the target itself was left out
-        kept, dropped = (ranks.cpu().numpy() for ranks in (better, fresh))
+        kept, dropped = (np.empty(len(batch), dtype=np.int64) for _ in range(2))
+        targets = torch.from_numpy(batch.targets)[:, None]
+        seen = torch.from_numpy(np.sort(batch.histories, axis=1))
+        seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # an item counts once
+        for some, values in self._scores(self._queries(batch.histories, batch.users)):
+            wanted, had = targets[some].to(values.device), seen[some].to(values.device)
+            own = values.gather(1, wanted)
+            if not torch.isfinite(own).all():
+                raise TrainingError("the model's scores are not numbers any more; lower the learning rate.")
+            # An item with the same score is above the target if it comes first in the catalogue.
+            number = torch.arange(values.shape[1], device=values.device)
+            above = (values > own) | ((values == own) & (number < wanted))
+            better = above.sum(dim=1)
+            better_seen = (above.gather(1, had.clamp_min(0)) & (had != PADDING)).sum(dim=1)
+            kept[some] = better.cpu().numpy()
+            # A target that was seen is left out with the rest.
+            fresh = torch.where((had == wanted).any(dim=1), NOT_FOUND, better - better_seen)
+            dropped[some] = fresh.cpu().numpy()
         return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
 
     def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
@@ -248,12 +240,12 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         known = torch.from_numpy(users).to(device) if users is not None else None
         return self.model_.scaled(self.model_.query(recent, known))
 
-    def _scores(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield the scores of a part of the catalogue after the other: its first item, and shape (users, items)."""
+    def _scores(self, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the scores of all items for a few users after the others, shape (users, items), and which users."""
         candidates = self._item_vectors()
-        step = max(1, _SCORES // max(1, len(queries)))
-        for first in range(0, len(candidates), step):
-            yield first, queries @ candidates[first : first + step].T
+        step = max(1, _SCORES // len(candidates))
+        for first in range(0, len(queries), step):
+            yield slice(first, first + step), queries[first : first + step] @ candidates.T
 
     def _item_vectors(self) -> Tensor:
         if self._candidates is None:
@@ -301,10 +293,8 @@ def windows(data: Dataset, settings: SequentialSettings) -> Batches:
 
 def whole_histories(data: Dataset, settings: SequentialSettings, stride: int | None = 1) -> SequenceBatches:
     """Return the training histories, whose every item is a target with the same items before it as in its window."""
-    batches = SequenceBatches(data.train, 1, data.settings.max_length, stride=stride, seed=settings.seed)
-    share = batches.samples / max(1, len(data.train))  # of windows to histories
-    batches.batch_size = max(1, round(settings.batch_size_for(len(data.train)) * share))
-    return batches
+    size, longest = settings.batch_size_for(len(data.train)), data.settings.max_length
+    return SequenceBatches(data.train, size, longest, stride=stride, count_targets=True, seed=settings.seed)
 
 
 def _fields(data: Dataset, wanted: bool) -> tuple[NDArray[np.integer], dict[str, int]]:

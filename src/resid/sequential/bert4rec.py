@@ -110,12 +110,9 @@ class BERT4RecModel(SequentialModel):
         tokens = self.dropout(self.norm(tokens + self.positions[-items.shape[1] :]))
         for layer in self.layers[:-1]:
             tokens = layer(tokens, real)
-        states: Tensor = self.layers[-1].at(tokens, real, *masked.nonzero(as_tuple=True))  # type: ignore[operator]
-        return states
-
-    def scaled(self, queries: Tensor) -> Tensor:
-        """Pass states through the head, then see `SequentialModel.scaled`."""
-        return super().scaled(self.head_norm(f.gelu(self.head(queries))))
+        states = self.layers[-1].at(tokens, real, *masked.nonzero(as_tuple=True))  # type: ignore[operator]
+        asked: Tensor = self.head_norm(f.gelu(self.head(states)))
+        return asked
 
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
         """Put a mask after each history; see `SequentialModel.query`."""

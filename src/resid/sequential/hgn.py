@@ -57,7 +57,8 @@ class HGNModel(SequentialModel):
     def __init__(self, codes: NDArray[np.integer], sizes: Sequence[int], settings: HGNSettings, users: int) -> None:
         super().__init__(codes, sizes, settings)
         width = settings.width
-        self.own_outputs = FieldTables(codes, sizes, width, self.sparse, std=1 / width)
+        shown = 1 if settings.target == "id" else len(sizes)  # fields that queries are compared with
+        self.own_outputs = FieldTables(codes[:, :shown], sizes[:shown], width, self.sparse[:shown], std=1 / width)
         self.users = nn.Embedding(users, width, sparse=users > settings.full_softmax_up_to)
         self.feature_items = nn.Linear(width, width)  # W₁ and b
         self.feature_users = nn.Linear(width, width, bias=False)  # W₂
@@ -99,12 +100,13 @@ class HGNModel(SequentialModel):
         return query
 
     def _user_vectors(self, users: Tensor | None, count: int) -> Tensor:
+        if users is not None and (self.training or (users >= 0).all()):
+            known: Tensor = self.users(users)
+            return known
+        mean = self.users.weight.mean(dim=0)
         if users is None:
-            return self.users.weight.mean(dim=0).expand(count, -1)
-        if self.training:
-            return torch.as_tensor(self.users(users))
-        known = self.users(users.clamp_min(0))
-        return torch.where((users >= 0)[:, None], known, self.users.weight.mean(dim=0)) if (users < 0).any() else known
+            return mean.expand(count, -1)
+        return torch.where((users >= 0)[:, None], self.users(users.clamp_min(0)), mean)
 
 
 class HGN(VectorRecommender[HGNSettings, HGNModel]):
@@ -119,6 +121,7 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
     """
 
     name = "hgn"
+    user_ids_: pl.Series  # which it always has
 
     @property
     def _settings_class(self) -> type[HGNSettings]:
@@ -131,19 +134,14 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
         return super().fit(data, *place, **how)
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
-        return HGNModel(codes, sizes, self.settings, len(self._users()))
+        return HGNModel(codes, sizes, self.settings, len(self.user_ids_))
 
     def _batches(self, data: Dataset) -> Batches:
         return windows(data, self.settings)
 
-    def _users(self) -> pl.Series:
-        if self.user_ids_ is None:
-            raise ValueError("the bundle has no users")
-        return self.user_ids_
-
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         facts, arrays, tables = super()._bundle()
-        return facts, arrays, tables | {"users": self._users().to_frame("user")}
+        return facts, arrays, tables | {"users": self.user_ids_.to_frame("user")}
 
     def _take(self, bundle: Bundle) -> None:
         self.user_ids_ = bundle.tables["users"]["user"]

@@ -160,14 +160,16 @@ class Pretraining(nn.Module):
         codes, tables = self.model.tables.codes[items], self.model.tables.embeddings()
         sizes = [size - 1 for size in self.model.sizes[1:]]
         for field, (table, size) in enumerate(zip(tables[1:], sizes, strict=True), 1):
-            share = max(1, self.settings.sampled_attributes * size // max(1, sum(sizes)))
+            if not size:  # a field that no item has
+                continue
+            share = max(1, self.settings.sampled_attributes * size // sum(sizes))
             some = torch.arange(1, size + 1)
             if sum(sizes) > self.settings.sampled_attributes:
                 some = torch.randint(1, size + 1, (share,), generator=generator)
             some = some.to(items.device)
             own, has = codes[:, field], codes[:, field] > 0
             scores = asked @ table(some).T  # (n, attributes)
-            absent = f.softplus(scores).masked_fill(own[:, None] == some, 0.0).sum() * (size / max(1, len(some)))
+            absent = f.softplus(scores).masked_fill(own[:, None] == some, 0.0).sum() * (size / len(some))
             score = (asked * table(own)).sum(dim=1)
             total = total + absent + (f.softplus(-score) * has).sum()
         return total
@@ -219,6 +221,8 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
         return whole_histories(data, self.settings)
 
     def _train(self, data: Dataset, folder: str | Path | None, **how: Any) -> None:
+        if progress := how.get("progress"):
+            progress.step("Pre-training")
         settings = self.settings.changed(epochs=self.settings.pretrain_epochs, patience=0)
         log = torch.from_numpy(np.asarray(data.sequence)[in_training(data.sequence, data.offsets)].astype(np.int64))
         with torch.random.fork_rng(devices=[]):
@@ -232,4 +236,6 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
             configuration={"model": f"{self.name}, pre-training", "sizes": list(self.sizes_.values())},
             **how,
         )
+        if progress:
+            progress.step("Fine-tuning")
         super()._train(data, folder, **how)
