@@ -22,12 +22,13 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/dev
+bench: .venv/compare
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/famae.py
 	$(BIN)/python benchmarks/quantize.py
 	$(BIN)/python benchmarks/generator.py
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/sequential.py
 
 clean:
 	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
@@ -44,4 +45,8 @@ clean:
 
 .venv/dev: .venv/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+.venv/compare: .venv/dev
+	$(INSTALL) -e '.[compare]'
 	@touch $@

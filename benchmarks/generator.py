@@ -103,7 +103,7 @@ def main() -> None:
     light = OnePassSettings()
     one = OnePassGenerator(light)._network(codes, ids.sizes, vectors, data.settings.max_length - 1)
     side = ours(one, light)
-    for batch in SequenceBatches(data.train, light.batch_size, data.settings.max_length, seed=0):
+    for batch in SequenceBatches(data.train, light.batch_size, data.settings.max_length, count_targets=True, seed=0):
         side.step(batch)
     found = {
         "threads": torch.get_num_threads(),

@@ -83,12 +83,12 @@ class OnePassSettings(GeneratorSettings):
     width, layers, heads, hidden, dropout, read_vectors, beam, validation_users
         See `GeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
-        See `TrainSettings`.
+        See `TrainSettings`; a step takes histories that have about `batch_size` targets together.
     """
 
     layers: Annotated[int, Field(ge=1)] = 2
     epochs: Annotated[int, Field(ge=1)] = 20
-    batch_size: Annotated[int, Field(ge=1)] = 128
+    batch_size: Annotated[int, Field(ge=1)] = 512
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
     forget: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -353,7 +353,11 @@ class OnePassGenerator(_Generator[OnePassSettings]):
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         return SequenceBatches(
-            data.train, int(self.settings.batch_size), data.settings.max_length, seed=self.settings.seed
+            data.train,
+            int(self.settings.batch_size),
+            data.settings.max_length,
+            count_targets=True,
+            seed=self.settings.seed,
         )
 
 

@@ -38,7 +38,8 @@ class HGNSettings(SequentialSettings):
         See `TrainSettings`.
     """
 
-    last: Annotated[int, Field(ge=1)] = 31
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    last: Annotated[int, Field(ge=1)] = 5
 
 
 class HGNModel(SequentialModel):

@@ -42,7 +42,7 @@ class SequentialSettings(TrainSettings):
     """
 
     width: Annotated[int, Field(ge=4)] = 128
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
     fields: bool = False
     target: Literal["fused", "id"] = "fused"
     loss: Literal["auto", "softmax", "sampled", "binary"] = "auto"
@@ -51,6 +51,7 @@ class SequentialSettings(TrainSettings):
     share_negatives: Annotated[int, Field(ge=1)] = 32
     full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
     validation_users: Annotated[int, Field(ge=1)] = 50_000
+    epochs: Annotated[int, Field(ge=1)] = 30
 
     def loss_for(self, items: int) -> str:
         """Return the loss for a catalogue of so many items."""
