@@ -381,7 +381,7 @@ class TestBadInput:
             command = ("generate", prepared, ids, "--out", tmp_path / model, "--model", model, *options, *tiny)
             assert main([*map(str, command), "--json"]) == 0
             found = json.loads(capsys.readouterr().out)
-            assert found["reads"] == ("codes and vectors" if model == "onepass" else "codes")
+            assert found["reads"] == (["codes", "vectors", "items"] if model == "onepass" else ["codes"])
             low, high = found["test"]["intervals"]["recall@10"]
             assert low <= found["test"]["recall@10"] <= high
             assert main([*map(str, command)]) == 0  # finished already

@@ -73,8 +73,13 @@ def generate(
             "epochs": len(generator.history_),
             "best_epoch": generator.best_epoch_,
         }
-        reads = "codes and vectors" if vectors and generator.settings.read_vectors else "codes"
-        print_json(facts | {"reads": reads, "ids": known.facts, "settings": generator.settings.plain(), **found})
+        settings = generator.settings
+        more = {
+            "vectors": vectors is not None and settings.read_vectors,
+            "items": getattr(settings, "read_items", False),
+        }
+        reads = ["codes", *(name for name, read in more.items() if read)]
+        print_json(facts | {"reads": reads, "ids": known.facts, "settings": settings.plain(), **found})
         return
     table = Table("", "R@5", "N@5", "R@10", "N@10", title="Whole catalogue, seen items kept", title_justify="left")
     for name, values in found.items():

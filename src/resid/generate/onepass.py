@@ -26,6 +26,7 @@ from resid.quantize.ids import SemanticIds
 
 _SCALE = 12.0  # of cosines, before training
 _MANY_ITEMS = 32_768  # from here on a table of items gets sparse gradients, so that a step does not grow with it
+_COPIED = 128  # nodes whose children's vectors are copied at a time, which the processor's cache can hold
 _ONE_BY_ONE = 32  # vectors for which it pays to go through the nodes one by one instead of copying them
 
 
@@ -124,7 +125,10 @@ class Branches(nn.Module):
         real = children < self.first[known + 1][..., None]
         children = children.clamp_max(len(self.codes) - 1)
         if products is None:
-            products = (self.vectors[children] @ asked[..., None])[..., 0] * real
+            parts = (torch.split(part.flatten(0, -2), _COPIED) for part in (asked, children))
+            vectors, pairs = self.vectors, zip(*parts, strict=True)
+            products = torch.cat([(vectors[below] @ rows[:, :, None])[:, :, 0] for rows, below in pairs])
+            products = products.view(real.shape) * real
         return scores.scatter_add(-1, self.codes[children], products)
 
     def _products_by_node(self, asked: Tensor, nodes: Tensor) -> Tensor:

@@ -56,19 +56,27 @@ class SASRecModel(SequentialModel):
 
     def states(self, items: Tensor) -> Tensor:
         """Return the state after every item, shape (users, length) to (users, length, width); padding is on the right."""
-        return self.encode(self.tables.vectors(items.clamp_min(0)) * (items != PADDING)[..., None], None)
+        return self.encode(self.tables.vectors(items.clamp_min(0)), None)
 
     def encode(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
         """Put tokens through the Transformer, shape (users, length, width); see `EncoderLayer` for what may be looked at."""
+        states: Tensor = self.layers[-1](self.below(tokens, attend), attend)
+        return states
+
+    def below(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
+        """Place tokens, and put them through all layers but the last."""
         states: Tensor = self.dropout(self.norm(tokens + self.positions[: tokens.shape[1]]))
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             states = layer(states, attend)
         return states
 
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
-        """See `SequentialModel.query`."""
+        """See `SequentialModel.query`; the last layer is computed for the last item alone, which may look at all."""
         items, lengths = padded_right(histories)
-        return self.states(items)[torch.arange(len(items), device=items.device), lengths - 1]
+        tokens = self.below(self.tables.vectors(items.clamp_min(0)), None)
+        rows = torch.arange(len(items), device=items.device)
+        last: Tensor = self.layers[-1].at(tokens, items != PADDING, rows, lengths - 1)  # type: ignore[operator]
+        return last
 
 
 def initialize(model: nn.Module, *parameters: nn.Parameter) -> None:
