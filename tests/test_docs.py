@@ -1,6 +1,7 @@
 """The code in the README and the guide runs, and the commands they name exist."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_python(page, workplace, monkeypatch):
 
 def test_shell(workplace, monkeypatch):
     monkeypatch.chdir(workplace)
-    commands = [line.split("#")[0].split() for page in PAGES for block in blocks(page, "") for line in block.splitlines()
+    commands = [shlex.split(line, comments=True) for page in PAGES for block in blocks(page, "") for line in block.splitlines()
                 if line.startswith("resid ")]  # fmt: skip
     assert len(commands) > 8
     for command in commands:

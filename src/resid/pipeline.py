@@ -74,6 +74,7 @@ def fit(
     if fabric is not None and fabric.world_size > 1:
         raise InputError("all stages at once run in one process; train the encoder with 'resid encode' under torchrun.")
     _check_branching(made, data)
+    _check_fields(made, data)
     with ExitStack() as stack:
         place = Path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
         _refuse_foreign(place, data)
@@ -205,6 +206,14 @@ def _check_branching(recipe: Recipe, data: Dataset) -> None:
             checked_branching(branching, data.n_items)
         except ValueError as error:
             raise InputError(f"[quantizer] {error}") from error
+
+
+def _check_fields(recipe: Recipe, data: Dataset) -> None:
+    """Refuse a model that reads fields where there are none, before a folder is made for it."""
+    if any(getattr(part.settings, "fields", False) for part in recipe.parts.values()):
+        from resid.sequential.base import require_fields
+
+        require_fields(data)
 
 
 def _note(folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Mapping[str, str] | None = None) -> None:

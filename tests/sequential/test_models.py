@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 
+import resid
 from resid import Dataset, InputError
 from resid.cli import main
 from resid.evaluate import ranking_metrics
@@ -237,6 +238,19 @@ def test_fields_that_are_not_there(fifty):
     with pytest.raises(InputError, match="the Dataset has no fields; prepare it with --fields"):
         KINDS["sasrec"](fields=True).fit(plain)
     KINDS["sasrec"](epochs=1).fit(plain)
+
+
+def test_a_refused_fit_leaves_nothing(tmp_path):
+    with pytest.raises(InputError, match="the Dataset has no fields"):
+        resid.fit(fifty_users(fields=()), "hgn*", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_another_model():
+    with pytest.raises(InputError, match="a SASRec takes SASRecSettings, not a S3RecSettings"):
+        SASRec(S3RecSettings())
+    with pytest.raises(InputError, match="a HGN takes HGNSettings, not a dict"):
+        HGN({"epochs": 1})
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from resid.sequential.cooccurrence import CoOccurrence, CoOccurrenceSettings
 from resid.sequential.hgn import HGN, HGNSettings
 from resid.sequential.popularity import Popularity, PopularitySettings
 from resid.sequential.s3rec import S3Rec, S3RecSettings
-from resid.sequential.sasrec import SASRec
-from resid.sequential.settings import TransformerSettings as SASRecSettings
+from resid.sequential.sasrec import SASRec, SASRecSettings
 
 __all__ = [
     "HGN",

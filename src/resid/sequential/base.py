@@ -114,7 +114,10 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
     _candidates: Tensor | None  # the items' vectors as they are compared, once they were needed
 
     def __init__(self, settings: _S | None = None) -> None:
-        self.settings: _S = settings or self._settings_class()
+        wanted = self._settings_class
+        if settings is not None and type(settings) is not wanted:
+            raise InputError(f"a {type(self).__name__} takes {wanted.__name__}, not a {type(settings).__name__}.")
+        self.settings: _S = settings or wanted()
 
     @property
     @abstractmethod
@@ -304,10 +307,16 @@ def whole_histories(data: Dataset, settings: SequentialSettings, stride: int | N
     return SequenceBatches(data.train, size, longest, stride=stride, count_targets=True, seed=settings.seed)
 
 
+def require_fields(data: Dataset) -> None:
+    """Raise an `InputError` if items have no fields."""
+    if not data.field_names:
+        raise InputError("the Dataset has no fields; prepare it with --fields, or take the variant without them.")
+
+
 def _fields(data: Dataset, wanted: bool) -> tuple[NDArray[np.integer], dict[str, int]]:
     """Return the field codes of every item, the item-ID first, and how many there are of each."""
-    if wanted and not data.field_names:
-        raise InputError("the Dataset has no fields; prepare it with --fields, or take the variant without them.")
+    if wanted:
+        require_fields(data)
     own = np.arange(data.n_items, dtype=np.int32)[:, None]
     if not wanted:
         return own, {ITEM: data.n_items}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
@@ -17,6 +18,11 @@ from resid.data.dataset import Dataset
 from resid.nn import Dropout, EncoderLayer
 from resid.sequential.base import SequentialModel, VectorRecommender, whole_histories
 from resid.sequential.settings import TransformerSettings
+
+
+@dataclass(frozen=True)
+class SASRecSettings(TransformerSettings):
+    """Settings of SASRec; see `TransformerSettings`."""
 
 
 class SASRecModel(SequentialModel):
@@ -96,20 +102,20 @@ def padded_right(histories: Tensor) -> tuple[Tensor, Tensor]:
     return histories.gather(1, (place - lengths[:, None]) % histories.shape[1]), lengths
 
 
-class SASRec(VectorRecommender[TransformerSettings, SASRecModel]):
+class SASRec(VectorRecommender[SASRecSettings, SASRecModel]):
     """Self-attentive sequential recommendation; with ``fields=True`` in the settings, SASRec*.
 
     Parameters
     ----------
     settings
-        See `TransformerSettings`.
+        See `SASRecSettings`.
     """
 
     name = "sasrec"
 
     @property
-    def _settings_class(self) -> type[TransformerSettings]:
-        return TransformerSettings
+    def _settings_class(self) -> type[SASRecSettings]:
+        return SASRecSettings
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> SASRecModel:
         return SASRecModel(codes, sizes, self.settings, self.catalogue_.max_history)
