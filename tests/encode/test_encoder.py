@@ -76,7 +76,7 @@ def slow_ranks(model, data, visible, all_fields=False, count=40):
             hidden = model.hidden(torch.from_numpy(history.astype(np.int64))[None], model.codes[[target]], masked)
         scores = sum(
             torch.nn.functional.cosine_similarity(hidden, table.weight)[model.codes[:, field]]
-            for field, table in enumerate(model.tables if all_fields else model.tables[:1])
+            for field, table in enumerate(model.embeddings()[: None if all_fields else 1])
         )
         ranks.append(int((scores > scores[target] + 1e-7).sum()))
     return np.array(ranks)
