@@ -11,6 +11,7 @@ import torch
 import resid
 from resid import Dataset, InputError
 from resid.cli import main
+from resid.data import synthetic_shop
 from resid.evaluate import ranking_metrics
 from resid.quantize import GAOQ
 from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
@@ -92,11 +93,12 @@ class _Contract(RecommenderContract):
         assert [found.tolist() for found in model.ranks(data.test)] == [found.tolist() for found in ranks]
 
     def test_equal_scores_go_to_the_first(self, model, data, monkeypatch):
-        vectors = model._item_vectors().clone()
-        monkeypatch.setattr(model, "_item_vectors", lambda: torch.ones_like(vectors))
-        targets = data.test.targets
-        assert model.ranks(data.test, 12)[0].tolist() == targets.tolist()
-        monkeypatch.setattr(model, "_item_vectors", lambda: torch.full_like(vectors, torch.nan))
+        vectors = model.model_.candidates().detach()
+        monkeypatch.setattr(model, "_candidates", None)
+        monkeypatch.setattr(model.model_, "candidates", lambda: torch.ones_like(vectors))
+        assert model.ranks(data.test, 12)[0].tolist() == data.test.targets.tolist()
+        monkeypatch.setattr(model, "_candidates", None)
+        monkeypatch.setattr(model.model_, "candidates", lambda: torch.full_like(vectors, torch.nan))
         with pytest.raises(TrainingError, match="scores are not numbers any more"):
             model.ranks(data.test)
 
@@ -181,6 +183,21 @@ def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
     other = KINDS["s3rec"](epochs=1, pretrain_epochs=1, fields=True).fit(fifty)
     assert not torch.equal(begun[0]["positions"], begun[1]["positions"])
     assert other.pretraining_[0]["loss"] > 0
+
+
+def test_targets_out_of_reach_are_not_ranked(monkeypatch):
+    shop = synthetic_shop(users=500, items=800, interactions=6_000, seed=0)
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], k_core=2)
+    model = KINDS["sasrec"](epochs=2).fit(data)
+    ranked = []
+    scores = model._scores
+    monkeypatch.setattr(model, "_scores", lambda queries: (ranked.append(len(queries)), scores(queries))[1])
+    counted = model.ranks(data.test, 3)
+    assert 0 < sum(ranked) < data.n_users / 2
+    listed = model.ranks(data.test, 3, allowed=np.ones(data.n_items, dtype=bool))
+    for ours, wanted in zip(counted, listed, strict=True):
+        assert ours.tolist() == wanted.tolist()
+        assert (ours < 3).any()
 
 
 class TestContinuing:

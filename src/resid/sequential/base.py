@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -111,7 +111,7 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
     """Base of the recommenders: a subclass says which network, which batches and which settings."""
 
     model_: _M
-    _candidates: Tensor | None  # the items' vectors as they are compared, once they were needed
+    _candidates: "_Candidates | None"  # once they were needed
 
     def __init__(self, settings: _S | None = None) -> None:
         wanted = self._settings_class
@@ -216,15 +216,17 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         """Count the items that are scored higher than the target, which is cheaper than to find the best."""
         if options:
             return super()._ranks(batch, k, users=batch.users, **options)
-        kept, dropped = (np.empty(len(batch), dtype=np.int64) for _ in range(2))
-        targets = torch.from_numpy(batch.targets)[:, None]
-        seen = torch.from_numpy(np.sort(batch.histories, axis=1))
+        kept, dropped = (np.full(len(batch), NOT_FOUND, dtype=np.int64) for _ in range(2))
+        queries = self._queries(batch.histories, batch.users)
+        targets = torch.from_numpy(batch.targets).to(queries.device)
+        seen = torch.from_numpy(np.sort(batch.histories, axis=1)).to(queries.device)
         seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # an item counts once
-        for some, values in self._scores(self._queries(batch.histories, batch.users)):
-            wanted, had = targets[some].to(values.device), seen[some].to(values.device)
+        # As many more as a history has items: with these dropped, the target may still be among the k best.
+        left = self._in_reach(queries, targets, k + batch.histories.shape[1])
+        for some, values in self._scores(queries[left]):
+            users = left[some]
+            wanted, had = targets[users, None], seen[users]
             own = values.gather(1, wanted)
-            if not torch.isfinite(own).all():
-                raise TrainingError("the model's scores are not numbers any more; lower the learning rate.")
             # An item with the same score is above the target if it comes first in the catalogue.
             number = torch.arange(values.shape[1], device=values.device)
             better, alike = _count(torch.gt, values, own), _count(torch.ge, values, own)
@@ -234,8 +236,28 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
             above = (score > own) | ((score == own) & (had < wanted))
             # A target that was seen is left out with the rest.
             fresh = torch.where((had == wanted).any(dim=1), NOT_FOUND, better - (above & (had != PADDING)).sum(dim=1))
-            kept[some], dropped[some] = better.cpu().numpy(), fresh.cpu().numpy()
+            places = users.cpu().numpy()
+            kept[places], dropped[places] = better.cpu().numpy(), fresh.cpu().numpy()
         return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
+
+    def _in_reach(self, queries: Tensor, targets: Tensor, limit: int) -> Tensor:
+        """Return which of the users have fewer than `limit` items above their target, as far as a part of the catalogue tells.
+
+        The most popular items are scored first, for they are above most targets: few users are left for the whole catalogue.
+        """
+        candidates = self._item_vectors()
+        own = (queries * candidates.vectors[targets]).sum(dim=1)
+        if not torch.isfinite(own).all():
+            raise TrainingError("the model's scores are not numbers any more; lower the learning rate.")
+        # How far two ways of adding up the same product can be apart.
+        rounding = torch.finfo(own.dtype).eps * queries.shape[1] * queries.norm(dim=1) * candidates.longest
+        bound = (own + rounding)[:, None]
+        left = torch.arange(len(queries), device=queries.device)
+        for count in (len(candidates.popular) // 4, len(candidates.popular)):
+            if count >= limit:
+                above = _count(torch.gt, queries[left] @ candidates.popular[:count].T, bound[left])
+                left = left[above < limit]
+        return left
 
     def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
         self.model_.eval()
@@ -246,14 +268,16 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
 
     def _scores(self, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield the scores of all items for a few users after the others, shape (users, items), and which users."""
-        candidates = self._item_vectors()
+        candidates = self._item_vectors().vectors
         step = max(1, _SCORES // len(candidates))
         for first in range(0, len(queries), step):
             yield slice(first, first + step), queries[first : first + step] @ candidates.T
 
-    def _item_vectors(self) -> Tensor:
+    def _item_vectors(self) -> "_Candidates":
         if self._candidates is None:
-            self._candidates = self.model_.candidates().detach()
+            vectors = self.model_.candidates().detach()
+            popular = torch.from_numpy(self.catalogue_.by_popularity[: len(vectors) // 4].copy()).to(vectors.device)
+            self._candidates = _Candidates(vectors, vectors[popular], float(vectors.norm(dim=1).max()))
         return self._candidates
 
     def embed(self, data: Dataset) -> ItemEmbeddings:
@@ -288,6 +312,14 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
 
     def _take(self, bundle: Bundle) -> None:
         """Take from a bundle what the network depends on besides the items."""
+
+
+class _Candidates(NamedTuple):
+    """The items' vectors as they are compared."""
+
+    vectors: Tensor  # (items, width)
+    popular: Tensor  # those of the most popular quarter of the items, the most popular first
+    longest: float  # the norm of the longest
 
 
 def _count(compare: Callable[..., Tensor], values: Tensor, own: Tensor) -> Tensor:
