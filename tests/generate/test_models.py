@@ -21,11 +21,12 @@ def random_ids(items, sizes, seed, unique=False):
     return SemanticIds(np.unique(codes, axis=0) if unique else codes, sizes)
 
 
-def make(kind, ids, seed=0, vectors=None):
+def make(kind, ids, seed=0, vectors=None, dropout=0.1):
     torch.manual_seed(seed)
     codes = torch.from_numpy(ids.codes)
     if kind == "t5":
-        return T5Model(codes, ids.sizes, width=16, hidden=24, heads=2, head_width=8, layers=2, vectors=vectors).eval()
+        sizes = {"width": 16, "hidden": 24, "heads": 2, "head_width": 8, "layers": 2}
+        return T5Model(codes, ids.sizes, **sizes, dropout=dropout, vectors=vectors).eval()
     return OnePassModel(codes, ids.sizes, width=16, hidden=24, heads=2, layers=2, vectors=vectors).eval()
 
 
@@ -92,18 +93,32 @@ class TestT5:
         with pytest.raises(InputError, match="read_vectors off"):
             from_transformers(make("t5", ids, vectors=torch.zeros(50, 3)), theirs)
 
-    def test_the_loss(self, pair):
-        ids, model, theirs = pair
+    def test_the_loss_of_training_and_its_gradients(self):
+        ids = random_ids(50, (6, 7, 8), 0)
+        model = make("t5", ids, dropout=0.0).train()
+        theirs = to_transformers(model).train()
         rows = histories(ids, 2)
         targets = np.array([7, 8, 9, 10])
         batch = Batch(np.arange(4), np.arange(4), rows.numpy(), targets, np.empty((4, 0), dtype=np.int64))
-        with torch.no_grad():
-            loss = model(batch, torch.Generator())["loss"]
-            real = rows != PADDING
-            tokens = ((model.codes[rows.clamp_min(0)] + model.offsets) * real[:, :, None]).flatten(1)
-            labels = model.codes[torch.from_numpy(targets)] + model.offsets
-            answer = theirs(input_ids=tokens, attention_mask=real.repeat_interleave(3, dim=1).long(), labels=labels)
+        loss = model(batch, torch.Generator())["loss"]
+        real = rows != PADDING
+        tokens = ((model.codes[rows.clamp_min(0)] + model.offsets) * real[:, :, None]).flatten(1)
+        labels = model.codes[torch.from_numpy(targets)] + model.offsets
+        answer = theirs(input_ids=tokens, attention_mask=real.repeat_interleave(3, dim=1).long(), labels=labels)
         assert loss.item() == pytest.approx(answer.loss.item(), abs=1e-5)
+        loss.backward()
+        answer.loss.backward()
+        first = theirs.encoder.block[0].layer
+        for ours, wanted in (
+            (model.table, theirs.shared),
+            (model.encoder_bias, first[0].SelfAttention.relative_attention_bias),
+            (model.encoder[0].attend_norm, first[0].layer_norm),
+            (model.encoder[0].feed.widen, first[1].DenseReluDense.wi),
+            (model.decoder[1].cross_norm, theirs.decoder.block[1].layer[1].layer_norm),
+            (model.decoder[1].cross.out, theirs.decoder.block[1].layer[1].EncDecAttention.o),
+        ):
+            assert wanted.weight.grad.abs().max() > 1e-3
+            assert torch.allclose(ours.weight.grad, wanted.weight.grad, atol=1e-5)
 
 
 class TestOnePass:

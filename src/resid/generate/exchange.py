@@ -65,7 +65,7 @@ def to_transformers(model: T5Model) -> Any:
         num_heads=first.attend.heads,
         relative_attention_num_buckets=BUCKETS,
         relative_attention_max_distance=FARTHEST,
-        dropout_rate=first.attend.dropout,
+        dropout_rate=first.attend.dropout.chance,
         feed_forward_proj="relu",
         tie_word_embeddings=True,
         pad_token_id=0,
