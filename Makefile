@@ -9,7 +9,7 @@ demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest --cov
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses auto --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check .

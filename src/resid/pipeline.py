@@ -72,7 +72,9 @@ def fit(
         data = Dataset.load(data)
     made = Recipe.read(recipe).changed(changes or {})
     if fabric is not None and fabric.world_size > 1:
-        raise InputError("all stages at once run in one process; train the encoder with 'resid encode' under torchrun.")
+        raise InputError(
+            "all stages at once run in one process; under torchrun, train them one by one: 'resid encode', 'resid generate'."
+        )
     _check_branching(made, data)
     _check_fields(made, data)
     with ExitStack() as stack:
@@ -108,7 +110,8 @@ class _Run:
     def _recommend(self, part: Part) -> Recommender:
         from resid.train import TrainSettings
 
-        model: Any = recommender_class(part.kind)(part.settings)  # type: ignore[call-arg]
+        make: Any = recommender_class(part.kind)
+        model = make(part.settings)
         if not isinstance(part.settings, TrainSettings):  # it counts, and has nothing to continue
             counted: Recommender = model.fit(self.data)
             return counted
@@ -150,12 +153,12 @@ class _Run:
         return ids
 
     def _generate(self, part: Part, embeddings: Any, ids: Any) -> Recommender:
-        model: Any = recommender_class(part.kind)(part.settings)  # type: ignore[call-arg]
+        make: Any = recommender_class(part.kind)
         folder = self._folder_of(
             "generator", part, self.data.fingerprint, embeddings.digest, _digest(ids.codes.tobytes())
         )
         self.progress.step(f"Generator: {part.kind} in {folder}")
-        fitted: Recommender = model.fit(
+        fitted: Recommender = make(part.settings).fit(
             self.data, ids, embeddings.vectors, folder, fabric=self.fabric, progress=self.progress
         )
         return fitted

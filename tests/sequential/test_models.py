@@ -15,9 +15,9 @@ from resid.data import synthetic_shop
 from resid.evaluate import ranking_metrics
 from resid.quantize import GAOQ
 from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
-from resid.sequential.base import VectorRecommender
 from resid.train import TrainingError
 from resid.train.checkpoint import load_checkpoint
+from resid.train.recommender import TrainedRecommender
 from tests.recommender_contract import RecommenderContract, walks
 
 SMALL = {"width": 32, "dropout": 0.0, "batch_size": 64, "learning_rate": 3e-3, "seed": 1}
@@ -169,13 +169,13 @@ def test_losses_that_draw_learn_too(loss, fifty):
 def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
     """Fine-tuning begins with the weights that pre-training ended with."""
     begun = []
-    fit = VectorRecommender._train
+    fit = TrainedRecommender._train
 
-    def spied(self, data, folder, **how):
+    def spied(self, *arguments, **how):
         begun.append({name: value.clone() for name, value in self.model_.state_dict().items()})
-        fit(self, data, folder, **how)
+        fit(self, *arguments, **how)
 
-    monkeypatch.setattr(VectorRecommender, "_train", spied)
+    monkeypatch.setattr(TrainedRecommender, "_train", spied)
     KINDS["s3rec"](epochs=1, pretrain_epochs=2, fields=True).fit(fifty, tmp_path)
     trained, _ = load_checkpoint(tmp_path / "pretraining" / "best.safetensors")
     for name, value in begun[0].items():

@@ -233,7 +233,7 @@ class TestS3Rec:
     def questions(self, codes_and_sizes=FIELDS, **more):
         settings = S3RecSettings(**{**SMALL, "dropout": 0.0, "fields": len(codes_and_sizes[1]) > 1, **more})
         model = SASRecModel(*codes_and_sizes, settings, 12)
-        return random_weights(Pretraining(model, torch.arange(ITEMS).repeat(3)))
+        return random_weights(Pretraining(model, torch.arange(ITEMS).repeat(3), settings))
 
     ITEMS = torch.tensor([[3, 7, 1, 9, 4], [5, 6, 2, PADDING, PADDING]])
     MASKED = torch.tensor([[False, True, False, False, True], [False, False, True, False, False]])

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -17,25 +17,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from resid.bundle import Bundle
-from resid.data.batches import Batches, EpochBatches, SequenceBatches
+from resid.data.batches import Batches, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.errors import InputError
-from resid.evaluate import ranking_metrics
 from resid.generate.decode import PrefixTables, all_ids, beam_search, items_of
 from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
-from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
-from resid.train import TrainSettings, best_epoch, train
-from resid.train.weights import take_weights, weights_as_arrays
-
-_MONITOR = "ndcg@10"  # decides which epoch is best
+from resid.recommender import Catalogue, Indices, Scores, leave_out
+from resid.train import RecommenderSettings
+from resid.train.recommender import TrainedRecommender
 
 
 @dataclass(frozen=True)
-class GeneratorSettings(TrainSettings):
+class GeneratorSettings(RecommenderSettings):
     """What the settings of all generators have in common.
 
     Parameters
@@ -46,10 +43,8 @@ class GeneratorSettings(TrainSettings):
         Add the items' vectors, their principal components projected, to the tokens of the history, where vectors are given.
     beam
         Prefixes that are kept at each level of decoding.
-    validation_users
-        At most so many users are decoded after every epoch, always the same ones.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
-        See `TrainSettings`.
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+        See `RecommenderSettings`.
     """
 
     width: Annotated[int, Field(ge=4)] = 128
@@ -123,26 +118,16 @@ class T5Settings(GeneratorSettings):
 
 
 _S = TypeVar("_S", bound=GeneratorSettings)
+_M = TypeVar("_M", OnePassModel, T5Model)
 
 
-class _Generator(Recommender, Generic[_S]):
+class _Generator(TrainedRecommender[_S, _M]):
     """Base of the generators: a subclass says which network, which batches and which settings."""
 
-    model_: OnePassModel | T5Model
     ids_: SemanticIds
 
-    def __init__(self, settings: _S | None = None) -> None:
-        self.settings: _S = settings or self._settings_class()
-
-    @property
     @abstractmethod
-    def _settings_class(self) -> type[_S]: ...
-
-    @abstractmethod
-    def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> Any: ...
-
-    @abstractmethod
-    def _batches(self, data: Dataset) -> EpochBatches[Any]: ...
+    def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> _M: ...
 
     def fit(
         self,
@@ -175,25 +160,12 @@ class _Generator(Recommender, Generic[_S]):
         self.fitted = False
         read = np.asarray(vectors) if vectors is not None and self.settings.read_vectors else None
         self._build(Catalogue.of(data), ids, _reduced(read, self.settings.width) if read is not None else None)
-        watched = data.validation.sample(self.settings.validation_users)
-        self.history_ = train(
-            self.model_,
-            self._batches(data),
-            self.settings,
-            folder,
-            evaluate=lambda: ranking_metrics(self.ranks(watched)[0]),
-            monitor=_MONITOR,
-            configuration={
-                "model": self.name,
-                "sizes": list(ids.sizes),
-                "ids": _digest(ids.codes),
-                "vectors": _digest(read) if read is not None else None,
-            },
-            fabric=fabric,
-            trackers=trackers,
-            progress=progress,
-        )
-        self.best_epoch_ = best_epoch(self.history_, _MONITOR)
+        configuration = {
+            "sizes": list(ids.sizes),
+            "ids": _digest(ids.codes),
+            "vectors": _digest(read) if read is not None else None,
+        }
+        self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
         self.fitted = True
         return self
 
@@ -202,9 +174,8 @@ class _Generator(Recommender, Generic[_S]):
         self.__dict__.pop("_all_tables", None)
         self._last_tables: tuple[bytes, tuple[PrefixTables, Indices]] | None = None
         dense = torch.tensor(vectors) if vectors is not None else None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            self.model_ = self._network(torch.from_numpy(ids.codes), ids.sizes, dense, catalogue.max_history)
+        codes = torch.from_numpy(ids.codes)
+        self.model_ = self._seeded(lambda: self._network(codes, ids.sizes, dense, catalogue.max_history))
 
     @property
     def semantic_ids(self) -> pl.DataFrame:
@@ -285,21 +256,15 @@ class _Generator(Recommender, Generic[_S]):
         return PrefixTables(SemanticIds(self.ids_.codes[numbers], self.ids_.sizes), self.model_.codes.device), numbers
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
-        facts = {"settings": self.settings.plain(), "sizes": list(self.ids_.sizes), "ids": self.ids_.facts}
-        arrays = weights_as_arrays(self.model_)
+        facts, arrays, _ = super()._bundle()
         if self.model_.vectors is not None:
             arrays["vectors"] = self.model_.vectors.cpu().numpy()
-        return facts, arrays, {"ids": self.ids_.table()}
+        return facts | {"sizes": list(self.ids_.sizes), "ids": self.ids_.facts}, arrays, {"ids": self.ids_.table()}
 
-    @classmethod
-    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls()
-        model.settings = model._settings_class.checked(**bundle.facts["settings"])
+    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
         codes = bundle.tables["ids"].drop("item").to_numpy(writable=True)
         ids = SemanticIds(codes, bundle.facts["sizes"], catalogue.item_ids, bundle.facts["ids"])
-        model._build(catalogue, ids, bundle.arrays.get("vectors"))
-        take_weights(model.model_, bundle.arrays)
-        return model
+        self._build(catalogue, ids, bundle.arrays.get("vectors"))
 
 
 def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
@@ -318,7 +283,7 @@ def _digest(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
 
 
-class OnePassGenerator(_Generator[OnePassSettings]):
+class OnePassGenerator(_Generator[OnePassSettings, OnePassModel]):
     """A causal Transformer over items whose every position is a target; see `OnePassModel`.
 
     Parameters
@@ -328,10 +293,7 @@ class OnePassGenerator(_Generator[OnePassSettings]):
     """
 
     name = "onepass"
-
-    @property
-    def _settings_class(self) -> type[OnePassSettings]:
-        return OnePassSettings
+    settings_class = OnePassSettings
 
     def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> OnePassModel:
         s = self.settings
@@ -361,7 +323,7 @@ class OnePassGenerator(_Generator[OnePassSettings]):
         )
 
 
-class T5Generator(_Generator[T5Settings]):
+class T5Generator(_Generator[T5Settings, T5Model]):
     """The paper's generator; see `T5Model`.
 
     Parameters
@@ -371,11 +333,7 @@ class T5Generator(_Generator[T5Settings]):
     """
 
     name = "t5"
-    model_: T5Model
-
-    @property
-    def _settings_class(self) -> type[T5Settings]:
-        return T5Settings
+    settings_class = T5Settings
 
     def _network(self, codes: Tensor, sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> T5Model:
         s = self.settings

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,21 +19,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.bundle import Bundle
-from resid.data.batches import PADDING, Batch, Batches, EpochBatches, SequenceBatches
+from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
 from resid.errors import InputError, TrainingError
-from resid.evaluate import NOT_FOUND, ranking_metrics
+from resid.evaluate import NOT_FOUND
 from resid.nn import FieldTables
 from resid.nn.losses import binary, draw_candidates, sampled_softmax
 from resid.progress import Progress
-from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
+from resid.recommender import Catalogue, Indices, Scores, leave_out
 from resid.sequential.settings import SequentialSettings
-from resid.train import best_epoch, train
-from resid.train.weights import take_weights, weights_as_arrays
+from resid.train.recommender import TrainedRecommender
 
 ITEM = "item"  # what the item-ID is called among the fields
-MONITOR = "ndcg@10"  # decides which epoch is best
 _SCORES = 2**24  # that are in memory at a time: users times items
 
 
@@ -107,28 +105,14 @@ _S = TypeVar("_S", bound=SequentialSettings)
 _M = TypeVar("_M", bound=SequentialModel)
 
 
-class VectorRecommender(Recommender, Generic[_S, _M]):
+class VectorRecommender(TrainedRecommender[_S, _M]):
     """Base of the recommenders: a subclass says which network, which batches and which settings."""
 
-    model_: _M
     _candidates: "_Candidates | None"  # once they were needed
-
-    def __init__(self, settings: _S | None = None) -> None:
-        wanted = self._settings_class
-        if settings is not None and type(settings) is not wanted:
-            raise InputError(f"a {type(self).__name__} takes {wanted.__name__}, not a {type(settings).__name__}.")
-        self.settings: _S = settings or wanted()
-
-    @property
-    @abstractmethod
-    def _settings_class(self) -> type[_S]: ...
 
     @abstractmethod
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> _M:
         """Build the network for the items of `catalogue_`."""
-
-    @abstractmethod
-    def _batches(self, data: Dataset) -> EpochBatches[Any]: ...
 
     def fit(
         self,
@@ -150,37 +134,21 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
         """
         self.fitted = False
         self._build(Catalogue.of(data), *_fields(data, self.settings.fields))
-        self._train(data, folder, fabric=fabric, trackers=trackers, progress=progress)
-        self.best_epoch_ = best_epoch(self.history_, MONITOR)
+        configuration = {"sizes": list(self.sizes_.values())}
+        self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
+        self._candidates = None  # those of the last epoch; the best one's weights are back
         self.fitted = True
         return self
 
-    def _train(self, data: Dataset, folder: str | Path | None, **how: Any) -> None:
-        watched = data.validation.sample(self.settings.validation_users)
-
-        def evaluate() -> dict[str, float]:
-            self._candidates = None
-            return ranking_metrics(self.ranks(watched)[0])
-
-        configuration = {"model": self.name, "sizes": list(self.sizes_.values())}
-        self.history_ = train(
-            self.model_,
-            self._batches(data),
-            self.settings,
-            folder,
-            evaluate=evaluate,
-            monitor=MONITOR,
-            configuration=configuration,
-            **how,
-        )
-        self._candidates = None  # those of the last epoch; the best one's weights are back
+    def ranks(self, *arguments: Any, **options: Any) -> tuple[Indices, Indices]:
+        """See `Recommender.ranks`."""
+        self._candidates = None  # training changes the weights from one call to the next
+        return super().ranks(*arguments, **options)
 
     def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], sizes: dict[str, int]) -> None:
         self.catalogue_, self.sizes_ = catalogue, sizes
         self._candidates = None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
-            self.model_ = self._network(codes, list(sizes.values()))
+        self.model_ = self._seeded(lambda: self._network(codes, list(sizes.values())))
 
     @torch.inference_mode()
     def top(
@@ -298,20 +266,11 @@ class VectorRecommender(Recommender, Generic[_S, _M]):
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         codes = self.model_.tables.codes.cpu().numpy().astype(np.int32)
-        facts = {"settings": self.settings.plain(), "sizes": self.sizes_}
-        return facts, {"codes": codes, **weights_as_arrays(self.model_)}, {}
+        facts, weights, tables = super()._bundle()
+        return facts | {"sizes": self.sizes_}, {"codes": codes, **weights}, tables
 
-    @classmethod
-    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls()
-        model.settings = model._settings_class.checked(**bundle.facts["settings"])
-        model._take(bundle)
-        model._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
-        take_weights(model.model_, bundle.arrays)
-        return model
-
-    def _take(self, bundle: Bundle) -> None:
-        """Take from a bundle what the network depends on besides the items."""
+    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
+        self._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
 
 
 class _Candidates(NamedTuple):

@@ -132,10 +132,7 @@ class BERT4Rec(VectorRecommender[BERT4RecSettings, BERT4RecModel]):
     """
 
     name = "bert4rec"
-
-    @property
-    def _settings_class(self) -> type[BERT4RecSettings]:
-        return BERT4RecSettings
+    settings_class = BERT4RecSettings
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> BERT4RecModel:
         return BERT4RecModel(codes, sizes, self.settings, self.catalogue_.max_history + 1)

@@ -20,6 +20,7 @@ from resid.bundle import Bundle
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, FieldTables
+from resid.recommender import Catalogue
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.settings import SequentialSettings
 
@@ -122,11 +123,8 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
     """
 
     name = "hgn"
+    settings_class = HGNSettings
     user_ids_: pl.Series  # which it always has
-
-    @property
-    def _settings_class(self) -> type[HGNSettings]:
-        return HGNSettings
 
     def fit(self, data: Dataset, *place: Any, **how: Any) -> Self:
         """See `VectorRecommender.fit`."""
@@ -144,5 +142,6 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
         facts, arrays, tables = super()._bundle()
         return facts, arrays, tables | {"users": self.user_ids_.to_frame("user")}
 
-    def _take(self, bundle: Bundle) -> None:
+    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
         self.user_ids_ = bundle.tables["users"]["user"]
+        super()._rebuild(bundle, catalogue)

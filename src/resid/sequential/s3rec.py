@@ -70,15 +70,17 @@ class Pretraining(nn.Module):
         The network; with fields, their tables are those of the attributes.
     log
         The training parts of all histories one after the other, from which segments are taken; shape (n,).
+    settings
+        See `S3RecSettings`.
     """
 
     log: Tensor
 
-    def __init__(self, model: SASRecModel, log: Tensor) -> None:
+    def __init__(self, model: SASRecModel, log: Tensor, settings: S3RecSettings) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.settings = model, settings
         self.register_buffer("log", log, persistent=False)
-        width = model.settings.width
+        width = settings.width
         self.mask = nn.Parameter(torch.empty(width))
         with_fields = len(model.sizes) > 1
         self.maps = nn.ModuleDict(
@@ -107,13 +109,6 @@ class Pretraining(nn.Module):
         masked = real & (torch.rand(items.shape, generator=generator).to(items.device) < self.settings.mask_share)
         masked[torch.arange(len(items), device=items.device), real.sum(dim=1) - 1] = True
         return masked
-
-    @property
-    def settings(self) -> S3RecSettings:
-        """Those of the network."""
-        settings: Any = self.model.settings
-        found: S3RecSettings = settings
-        return found
 
     def encode(self, items: Tensor, masked: Tensor, real: Tensor) -> Tensor:
         """Return the states of items, each of which sees all of its history; shape (histories, length, width)."""
@@ -209,10 +204,7 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
     """
 
     name = "s3rec"
-
-    @property
-    def _settings_class(self) -> type[S3RecSettings]:
-        return S3RecSettings
+    settings_class = S3RecSettings
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> SASRecModel:
         return SASRecModel(codes, sizes, self.settings, self.catalogue_.max_history + 1)
@@ -220,22 +212,22 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
     def _batches(self, data: Dataset) -> SequenceBatches:
         return whole_histories(data, self.settings)
 
-    def _train(self, data: Dataset, folder: str | Path | None, **how: Any) -> None:
+    def _train(self, data: Dataset, configuration: dict[str, Any], folder: str | Path | None, **how: Any) -> None:
         if progress := how.get("progress"):
             progress.step("Pre-training")
         settings = self.settings.changed(epochs=self.settings.pretrain_epochs, patience=0)
         log = torch.from_numpy(np.asarray(data.sequence)[in_training(data.sequence, data.offsets)].astype(np.int64))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            questions = Pretraining(self.model_, log)
+            questions = Pretraining(self.model_, log, settings)
         self.pretraining_ = train(
             questions,
             whole_histories(data, settings, stride=None),
             settings,
             Path(folder) / "pretraining" if folder is not None else None,
-            configuration={"model": f"{self.name}, pre-training", "sizes": list(self.sizes_.values())},
+            configuration={"model": f"{self.name}, pre-training"} | configuration,
             **how,
         )
         if progress:
             progress.step("Fine-tuning")
-        super()._train(data, folder, **how)
+        super()._train(data, configuration, folder, **how)

@@ -112,10 +112,7 @@ class SASRec(VectorRecommender[SASRecSettings, SASRecModel]):
     """
 
     name = "sasrec"
-
-    @property
-    def _settings_class(self) -> type[SASRecSettings]:
-        return SASRecSettings
+    settings_class = SASRecSettings
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> SASRecModel:
         return SASRecModel(codes, sizes, self.settings, self.catalogue_.max_history)

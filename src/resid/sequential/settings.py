@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from resid.train import TrainSettings
+from resid.train import RecommenderSettings
 
 
 @dataclass(frozen=True)
-class SequentialSettings(TrainSettings):
+class SequentialSettings(RecommenderSettings):
     """How a recommender reads items, what it compares with them, and what it loses.
 
     Parameters
@@ -34,10 +34,8 @@ class SequentialSettings(TrainSettings):
         So many targets share what is drawn, so that a step touches few rows of a large table.
     full_softmax_up_to
         See `loss`.
-    validation_users
-        At most so many users are ranked after every epoch, always the same ones.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
-        See `TrainSettings`. A model that trains every position of a history in one pass takes as many histories as have
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+        See `RecommenderSettings`. A model that trains every position of a history in one pass takes as many histories as have
         `batch_size` windows on average.
     """
 
@@ -50,7 +48,6 @@ class SequentialSettings(TrainSettings):
     negatives: Annotated[int, Field(ge=1)] = 128
     share_negatives: Annotated[int, Field(ge=1)] = 32
     full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
-    validation_users: Annotated[int, Field(ge=1)] = 50_000
     epochs: Annotated[int, Field(ge=1)] = 30
 
     def loss_for(self, items: int) -> str:

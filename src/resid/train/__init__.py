@@ -4,6 +4,15 @@ from resid.errors import TrainingError
 from resid.train.devices import open_fabric
 from resid.train.loop import best_epoch, make_optimizers, train
 from resid.train.rowwise import RowwiseAdamW
-from resid.train.settings import TrainSettings
+from resid.train.settings import RecommenderSettings, TrainSettings
 
-__all__ = ["RowwiseAdamW", "TrainSettings", "TrainingError", "best_epoch", "make_optimizers", "open_fabric", "train"]
+__all__ = [
+    "RecommenderSettings",
+    "RowwiseAdamW",
+    "TrainSettings",
+    "TrainingError",
+    "best_epoch",
+    "make_optimizers",
+    "open_fabric",
+    "train",
+]

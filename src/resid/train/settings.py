@@ -49,3 +49,18 @@ class TrainSettings(Settings):
         if self.batch_size == "auto":
             return int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, 2048))
         return self.batch_size
+
+
+@dataclass(frozen=True)
+class RecommenderSettings(TrainSettings):
+    """How a recommender is trained, which is judged by the targets that it finds for validation users.
+
+    Parameters
+    ----------
+    validation_users
+        At most so many users are ranked after every epoch, always the same ones.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    validation_users: Annotated[int, Field(ge=1)] = 50_000
