@@ -14,7 +14,7 @@ from resid.sequential import BERT4RecSettings, HGNSettings, S3RecSettings, SASRe
 from resid.sequential.base import whole_histories
 from resid.sequential.bert4rec import BERT4RecModel
 from resid.sequential.hgn import HGNModel
-from resid.sequential.s3rec import Pretraining, ordered
+from resid.sequential.s3rec import Pretraining
 from resid.sequential.sasrec import SASRecModel
 
 ITEMS, STORES, WIDTH = 20, 4, 8
@@ -249,7 +249,7 @@ class TestS3Rec:
         return found
 
     def test_mip_by_hand(self, monkeypatch):
-        questions = self.questions()
+        questions = self.questions(nested_sigmoids=True)
         others = (self.ITEMS + 10).clamp(max=ITEMS - 1)
         monkeypatch.setattr(
             questions, "draw_others", lambda items, _: (others, torch.ones_like(items, dtype=torch.bool))
@@ -289,7 +289,7 @@ class TestS3Rec:
 
     def test_sp_by_hand(self, monkeypatch):
         """A history of four: the gap is its second item, or the second and third; the log begins with item 0."""
-        questions = self.questions()
+        questions = self.questions(nested_sigmoids=True)
         items = torch.tensor([[3, 7, 1, 9]])
         for size, first, begin in ((1, 1, 11), (2, 1, 4)):
             chances = torch.tensor([(size - 0.5) / 2, (first + 0.5) / (4 - size + 1), (begin + 0.5) / (60 - size + 1)])
@@ -349,5 +349,6 @@ class TestS3Rec:
 
     def test_two_scores_in_their_order(self):
         right, wrong = torch.tensor([2.0]), torch.tensor([-1.0])
-        inner = 1 / (1 + math.exp(-2)) - 1 / (1 + math.exp(1))
-        assert float(ordered(right, wrong)) == pytest.approx(-math.log(1 / (1 + math.exp(-inner))), rel=1e-6)
+        for nested, apart in ((False, 3.0), (True, 1 / (1 + math.exp(-2)) - 1 / (1 + math.exp(1)))):
+            loss = self.questions(nested_sigmoids=nested).disorder(right, wrong)
+            assert float(loss) == pytest.approx(-math.log(1 / (1 + math.exp(-apart))), rel=1e-6)

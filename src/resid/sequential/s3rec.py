@@ -8,7 +8,8 @@ Pre-training masks the last item of a history and some others, and asks four que
 - MAP, of masked items: which attributes have they?
 - SP: does this segment belong into the gap of this history, rather than one from elsewhere?
 
-Without fields there are no attributes, and MIP and SP remain. An epoch takes every history once, up to a random item. Losses
+Without fields there are no attributes, and MIP and SP remain. MIP and SP lose −log σ(s⁺ − s⁻) on the scores of what is right and
+what is not; the authors' code has a sigmoid around each score as well (`nested_sigmoids`). An epoch takes every history once, up to a random item. Losses
 are summed over positions, as in the authors' code, and divided by the number of histories. Then SASRec goes on from there.
 """
 
@@ -44,6 +45,9 @@ class S3RecSettings(TransformerSettings):
     ----------
     pretrain_epochs
         Passes over the histories before SASRec's training begins.
+    nested_sigmoids
+        Compare sigmoids of two scores, as the authors' code does, instead of the scores: where both are large, nothing is
+        learnt any more.
     mask_share
         Chance of an item to be masked in pre-training; the last one always is.
     sampled_attributes
@@ -56,7 +60,8 @@ class S3RecSettings(TransformerSettings):
         See `TrainSettings`.
     """
 
-    pretrain_epochs: Annotated[int, Field(ge=1)] = 100
+    pretrain_epochs: Annotated[int, Field(ge=1)] = 20
+    nested_sigmoids: bool = False
     mask_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     sampled_attributes: Annotated[int, Field(ge=1)] = 4_096
 
@@ -122,7 +127,8 @@ class Pretraining(nn.Module):
         others, apart = self.draw_others(items, generator)
         asked = self.maps["mip"](states[masked])  # (masked, width)
         own, other = (self.model.tables.vectors(some[masked]) for some in (items, others))
-        terms = {"mip": (ordered((asked * own).sum(1), (asked * other).sum(1)) * apart[masked]).sum() / len(items)}
+        wrong = self.disorder((asked * own).sum(dim=1), (asked * other).sum(dim=1))
+        terms = {"mip": (wrong * apart[masked]).sum() / len(items)}
         for name, where in (("aap", real & ~masked), ("map", masked)):
             if name in self.maps:
                 asked = self.maps[name](states[where])
@@ -186,12 +192,13 @@ class Pretraining(nn.Module):
             for some, masked in ((items, gap), (items, ~gap), (elsewhere, ~gap))
         )
         asked = self.maps["sp"](context)
-        return ordered((asked * inside).sum(dim=1), (asked * outside).sum(dim=1)).mean()
+        return self.disorder((asked * inside).sum(dim=1), (asked * outside).sum(dim=1)).mean()
 
-
-def ordered(right: Tensor, wrong: Tensor) -> Tensor:
-    """Return −log σ(σ(right) − σ(wrong)), the authors' loss of two scores in their order."""
-    return f.softplus(torch.sigmoid(wrong) - torch.sigmoid(right))
+    def disorder(self, right: Tensor, wrong: Tensor) -> Tensor:
+        """Return the loss of scores of which the right ones should be above the wrong ones, any shape."""
+        if self.settings.nested_sigmoids:
+            right, wrong = right.sigmoid(), wrong.sigmoid()
+        return f.softplus(wrong - right)
 
 
 class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
