@@ -110,7 +110,7 @@ class RecommenderContract:
         items, _ = model.recommend(self.HISTORIES, 5)
         nobody, _ = model.recommend(self.HISTORIES, 5, users=["new", "newer", "newest"])
         assert nobody.tolist() == items.tolist()
-        for users in ("u1", ["u1"]):
+        for users in ("u1", ["u1"], 5, [["u1"], ["u2"], ["u3"]]):
             with pytest.raises(
                 InputError, match="'users' must be a list with the id of the user of each of 3 histories"
             ):

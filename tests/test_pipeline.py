@@ -14,6 +14,7 @@ import pytest
 import resid
 from resid import Dataset, InputError
 from resid.pipeline import read_run
+from resid.sequential import SASRec
 
 TINY = {
     "encoder.width": 16,
@@ -30,10 +31,13 @@ class Heard:
     """Progress that remembers what it was told."""
 
     def __init__(self):
-        self.steps, self.bars = [], []
+        self.steps, self.results, self.bars = [], [], []
 
     def step(self, text):
         self.steps.append(text)
+
+    def result(self, text):
+        self.results.append(text)
 
     def bar(self, text, total, *, done=0, unit=""):
         from resid.progress import Silent
@@ -238,3 +242,32 @@ def test_other_encoders(kind, data, tmp_path):
     assert len(resid.load(tmp_path / "run").semantic_ids) == data.n_items
     again = _heard(data, tmp_path / "run", TINY | {"encoder.layers": 1}, recipe=tmp_path / "mine.toml")
     assert any("is there, reused" in step for step in again.steps)
+
+
+def test_epochs_tell_how_good_they_are(data, tmp_path):
+    heard = Heard()
+    changes = {"epochs": 2, "width": 16, "hidden": 32, "heads": 2}
+    model = resid.fit(
+        data, "sasrec", tmp_path, changes={f"recommender.{k}": v for k, v in changes.items()}, progress=heard
+    )
+    values = [record["ndcg@10"] for record in model.history_]
+    best = max(values)
+    assert heard.results[1] == (
+        f"Epoch 2: ndcg@10 {values[1]:.4f} on validation; epoch {values.index(best) + 1} is the best, {best:.4f}"
+    )
+
+
+def test_figures_of_another_model_are_removed(data, tmp_path):
+    resid.fit(data, "popularity", tmp_path)
+    (tmp_path / "evaluation").mkdir()
+    resid.fit(data, "popularity", tmp_path)
+    assert (tmp_path / "evaluation").exists()
+    heard = Heard()
+    resid.fit(data, "cooccurrence", tmp_path, progress=heard)
+    assert not (tmp_path / "evaluation").exists()
+    assert f"{tmp_path / 'evaluation'} is of another model and is removed" in heard.steps
+
+
+def test_a_path_is_no_dataset(tmp_path):
+    with pytest.raises(InputError, match=r"fitted to a Dataset, not to a str; see Dataset\.load"):
+        SASRec().fit(str(tmp_path))

@@ -14,6 +14,7 @@ def shown(terminal, seconds=0.0):
     with progress.bar("Reading [log]", 200, done=50, unit="bytes") as advance:
         advance(50, "loss 0.5")
         advance(100)
+    progress.result("[log]: 3 rows")
     return stream.getvalue()
 
 
@@ -29,12 +30,14 @@ def test_log_file():
         "Reading [log]: 200 bytes",
         "Reading [log]: 50% of 200 bytes, loss 0.5",
         "Reading [log]: 100% of 200 bytes",
+        "[log]: 3 rows",
     ]
     assert "50%" not in shown(terminal=False, seconds=60)
 
 
 def test_silent(capsys):
     Silent().step("x")
+    Silent().result("x")
     with Silent().bar("x", 3) as advance:
         advance(3)
     assert capsys.readouterr().out == ""

@@ -10,6 +10,7 @@
       generator/<key>/       checkpoints, metrics of every epoch
       recommender/<key>/     the same, of a recommender without semantic IDs
       model/                 the recommender, for `resid.load`
+      evaluation/            its figures, if `resid evaluate` has made them
 
 The key of a stage is made of its settings and of what it reads. A stage with the same key is taken as it is, one that was
 interrupted continues, and one with another key gets another folder, so that nothing is lost when a setting is tried.
@@ -17,6 +18,7 @@ interrupted continues, and one with another key gets another folder, so that not
 
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -32,6 +34,7 @@ from resid.recipes import Part, Recipe
 from resid.recommender import Recommender, recommender_class
 
 RUN = "run.json"
+EVALUATION = "evaluation"  # where `resid evaluate` puts the figures of the model
 FORMAT = 1
 
 
@@ -86,6 +89,10 @@ def fit(
         refuse_foreign_folder(place / "model", MANIFEST)
         run = _Run(place, data, made, fabric, progress or Silent())
         model = run.recommender()
+        before = read_run(place)
+        if (before["recipe"], before["stages"]) != (made.name, run.stages) and (place / EVALUATION).is_dir():
+            run.progress.step(f"{place / EVALUATION} is of another model and is removed")
+            shutil.rmtree(place / EVALUATION)
         model.save(place / "model")
         _note(place, data, made, run.stages)  # only now, so that what the run says of itself is true of its model
     return model

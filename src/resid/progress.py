@@ -24,6 +24,9 @@ class Progress(Protocol):
     def step(self, text: str) -> None:
         """Say that a step without a measurable length begins."""
 
+    def result(self, text: str) -> None:
+        """Say what came out of something that has ended."""
+
     def bar(
         self, text: str, total: int, *, done: int = 0, unit: str = ""
     ) -> "contextlib.AbstractContextManager[Advance]":
@@ -37,6 +40,9 @@ class Silent:
     """Says nothing: what library calls use unless told otherwise."""
 
     def step(self, text: str) -> None:
+        """Do nothing."""
+
+    def result(self, text: str) -> None:
         """Do nothing."""
 
     @contextlib.contextmanager
@@ -55,6 +61,10 @@ class ConsoleProgress:
     def step(self, text: str) -> None:
         """Print the step as a line of its own."""
         self.console.print(f"[dim]{escape(text)} …[/dim]", highlight=False)
+
+    def result(self, text: str) -> None:
+        """Print the result as a line of its own."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import polars as pl
@@ -63,6 +63,8 @@ class Catalogue:
     @classmethod
     def of(cls, data: Dataset) -> Self:
         """Take it from a Dataset."""
+        if not isinstance(data, Dataset):
+            raise InputError(f"a recommender is fitted to a Dataset, not to a {type(data).__name__}; see Dataset.load.")
         return cls(data.item_table, data.training_counts, data.settings.max_length - 1, data.fingerprint)
 
     def __post_init__(self) -> None:
@@ -180,9 +182,7 @@ class Recommender(ABC):
             )
         allowed = self._allowed(allow, deny)
         known = self._known(rows)
-        if users is not None and (isinstance(users, (str, bytes)) or len(users := list(users)) != len(rows)):
-            raise InputError(f"'users' must be a list with the id of the user of each of {len(rows):,} histories.")
-        numbers = self._user_numbers(users) if users is not None else None
+        numbers = self._user_numbers(_user_list(users, len(rows))) if users is not None else None
         items = np.full((len(rows), k), -1, dtype=np.int64)
         scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
         with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
@@ -248,9 +248,7 @@ class Recommender(ABC):
 
     @cached_property
     def _user_positions(self) -> dict[Any, int]:
-        return {
-            identity: number for number, identity in enumerate(self.user_ids_ if self.user_ids_ is not None else ())
-        }
+        return {identity: number for number, identity in enumerate(cast(pl.Series, self.user_ids_))}
 
     def save(self, folder: str | Path) -> None:
         """Write everything that `resid.load` needs into a folder, whole or not at all."""
@@ -386,6 +384,14 @@ def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
         if nested := [item for item in row if isinstance(item, (list, dict, set, np.ndarray))]:
             raise InputError(f"a history is a list of item ids; {nested[0]!r} is not one.")
     return bool(rows) and not lists[0], found
+
+
+def _user_list(users: Sequence[Any], count: int) -> list[Any]:
+    """Return the ids of so many users, or say that they cannot be that."""
+    listed = list(users) if isinstance(users, Iterable) and not isinstance(users, (str, bytes)) else []
+    if len(listed) != count or any(isinstance(user, (list, dict, set, np.ndarray)) for user in listed):
+        raise InputError(f"'users' must be a list with the id of the user of each of {count:,} histories.")
+    return listed
 
 
 def _kind_of_ids(ids: pl.Series) -> type:

@@ -13,7 +13,7 @@ from resid.data.batches import Batches
 from resid.data.dataset import MANIFEST as DATASET
 from resid.errors import explain_full_disk
 from resid.evaluate import evaluate as measure
-from resid.pipeline import read_run
+from resid.pipeline import EVALUATION, read_run
 from resid.progress import ConsoleProgress
 
 _FREE_USERS = 2_000  # whose free beams are looked at for IDs that no item has
@@ -66,7 +66,7 @@ def evaluate(
         some = Batches(found.windows.sample(_FREE_USERS), 256, shuffle=False)
         shares = [(len(batch), recommender.invalid_share(batch.histories)) for batch in some]  # type: ignore[attr-defined]
         figures["invalid_free_beams"] = sum(n * share for n, share in shares) / sum(n for n, _ in shares)
-    folder = out or (model / "evaluation" if read_run(model) else None)
+    folder = out or (model / EVALUATION if read_run(model) else None)
     if folder is not None:
         name = split if decoding == "beam" else f"{split}-{decoding}"
         with explain_full_disk(folder):
@@ -105,7 +105,7 @@ def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
     short = [f"{name}@{k}" for k in cutoffs for name in ("R", "N")]
     title = f"{figures['split'].capitalize()}, {figures['users']:,} users, whole catalogue, with 95% intervals"
     table = Table("", *short, title=title, title_justify="left")
-    for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped")):
+    for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
         values = figures[name]
         bounds = [values["intervals"][column] for column in columns]
         table.add_row(
@@ -116,6 +116,9 @@ def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
             ),
         )
     output.print(table)
+    output.print(
+        "* items of the history are not recommended; a target that is one of them counts as missed", highlight=False
+    )
     parts = Table("part", "users", *short, title="Parts of the users, seen items kept", title_justify="left")
     for name, values in figures["slices"].items():
         parts.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))

@@ -1,10 +1,10 @@
 """`resid fit` and `resid recipes`: from a Dataset and a recipe to a recommender."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.markup import escape
 from rich.table import Table
 
 from resid import Recipe
@@ -60,7 +60,8 @@ def fit(
             f"N@10 {best['ndcg@10']:.4f}",
             highlight=False,
         )
-    output.print(f"Wrote {escape(str(out))}. Next: resid evaluate {escape(str(out))}", highlight=False, soft_wrap=True)
+    text = f"Wrote {out}. Next: resid evaluate {shlex.quote(str(out))}"
+    output.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 recipes = App(name="recipes", help="List the recipes, or show one.", result_action="return_value")

@@ -1,5 +1,6 @@
 """`resid prepare`: tables, or a category of the Amazon reviews, become a Dataset folder."""
 
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,7 +145,7 @@ def prepare(
     if paper:
         output.print(_paper_table(paper))
     output.print(
-        f"Wrote {escape(str(out))}. Look at it with: resid info {escape(str(out))}",
+        f"Wrote {escape(str(out))}. Look at it with: resid info {escape(shlex.quote(str(out)))}",
         highlight=False,
         soft_wrap=True,
     )

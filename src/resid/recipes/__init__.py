@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -155,13 +156,14 @@ class Recipe:
         return "\n".join(lines) + "\n"
 
 
-def names() -> list[str]:
+@cache
+def names() -> tuple[str, ...]:
     """Return the names of the recipes that the library has."""
-    found = []
+    found: list[str] = []
     for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
         part = tomllib.loads(path.read_text(encoding="utf-8")).get("recommender", {})
         found += [path.stem, f"{path.stem}*"] if part.get("kind") in _WITH_FIELDS else [path.stem]
-    return found
+    return tuple(found)
 
 
 def _settings_class(stage: str, kind: str) -> Any:

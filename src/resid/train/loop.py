@@ -117,16 +117,20 @@ def train(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         run = _Run(model, batches, settings, place, configuration or {}, fabric)
         continued = run.resume()
-        if continued and progress:
+        progress = progress or Silent()
+        if continued:
             state = run.state
             progress.step("Finished already" if state.finished else f"Continuing after step {state.step:,}")
         stack.enter_context(run.follow(trackers, continued))
         stack.enter_context(deterministic(fabric.device.type == "cpu"))
         stopped = stack.enter_context(stop_signals())
         while not run.state.finished:
-            run.epoch(progress or Silent(), stopped)
+            run.epoch(progress, stopped)
             metrics = evaluate() if evaluate and run.writes and run.due else {}
             run.end_epoch(fabric.broadcast(metrics), monitor)
+            if monitor in metrics:
+                best = f"epoch {run.state.best_epoch} is the best, {run.state.best:.4f}"
+                progress.result(f"Epoch {run.state.epoch}: {monitor} {metrics[monitor]:.4f} on validation; {best}")
             run.leave_if_told(stopped)
         fabric.barrier()  # nobody reads before the first process has written
         run.load_best()
