@@ -10,6 +10,7 @@ from typing import NoReturn
 import polars as pl
 import pytest
 
+from resid import Dataset
 from resid.data.synthetic import SyntheticShop, synthetic_shop
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -79,3 +80,10 @@ def on_a_small_disk(tmp_path):
         return answer.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def prepared(shop, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"]).save(folder)
+    return folder

@@ -1,0 +1,190 @@
+"""The commands that train, evaluate and recommend, as a user types them."""
+
+import json
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from resid import Dataset, Recipe, load
+from resid.cli import main
+
+RESID = Path(sys.executable).with_name("resid")
+
+
+class TestEncode:
+    def test_it_continues_and_says_what_it_found(self, prepared, tmp_path, capsys):
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "width=16", "--set", "hidden=16"]
+        assert main([*arguments, "--epochs", "2", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["epochs"] == 2
+        assert facts["settings"]["width"] == 16
+        assert set(facts["test"]["metric1"]) == {"recall@5", "recall@10", "ndcg@5", "ndcg@10"}
+        written = (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns
+        assert main([*arguments, "--epochs", "2"]) == 0
+        assert "item-ID masked" in capsys.readouterr().out
+        assert (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns == written
+
+    def test_a_loss_that_explodes(self, prepared, tmp_path, capsys):
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "learning_rate=1e30", "--epochs", "2"]
+        assert main(arguments) == 3
+        assert "Error: step 2, epoch 1: 'loss." in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def fitted(prepared, tmp_path_factory):
+    """A run of tiny parts, made in the shell."""
+    folder = tmp_path_factory.mktemp("fitted") / "run"
+    tiny = [
+        f"--set={stage}.{name}" for stage in ("encoder", "generator") for name in ("width=16", "hidden=16", "epochs=1")
+    ]
+    assert main(["fit", str(prepared), "--out", str(folder), *tiny, "--seed", "1"]) == 0
+    return folder
+
+
+class TestRun:
+    def test_fit(self, fitted, prepared, capsys):
+        settings = Recipe.read(fitted / "recipe.toml")
+        assert settings.part("generator").settings.seed == settings.part("quantizer").settings.seed == 1
+        assert (
+            main(["fit", str(prepared), "--out", str(fitted), "--recipe", str(fitted / "recipe.toml"), "--json"]) == 0
+        )
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["epochs"] == facts["best"]["epoch"] == 1
+
+    def test_evaluate(self, fitted, prepared, tmp_path, capsys):
+        assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
+        shown = capsys.readouterr().out
+        for text in ("R@3", "N@7", "seen items", "dropped", "history 6–10", "among free beams"):
+            assert text in shown
+        figures = json.loads((fitted / "evaluation" / "test.json").read_text())
+        ranks = pl.read_parquet(fitted / "evaluation" / "test.parquet")
+        assert len(ranks) == figures["users"] == Dataset.load(prepared).n_users
+        assert figures["seen_kept"]["recall@7"] == pytest.approx(ranks["rank"].is_not_null().mean())
+        low, high = figures["seen_kept"]["intervals"]["recall@7"]
+        assert low < figures["seen_kept"]["recall@7"] < high
+        for decoding in ("exact", "free"):
+            arguments = ["evaluate", str(fitted / "model"), "--data", str(prepared), "--split", "validation"]
+            assert main([*arguments, "--decoding", decoding, "--out", str(tmp_path), "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["decoding"] == decoding
+            assert (tmp_path / f"validation-{decoding}.json").exists()
+
+    def test_recommend(self, fitted, prepared, shop, tmp_path, capsys):
+        data = Dataset.load(prepared)
+        history = ",".join(data.item_ids[:2])
+        assert main(["recommend", str(fitted), "--history", history, "-k", "3"]) == 0
+        shown = capsys.readouterr().out
+        assert "title" in shown
+        assert main(["recommend", str(fitted), "--history", history, "-k", "3", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert len(found["items"]) == len(found["scores"]) == 3
+        assert all(item in shown for item in found["items"])
+        (tmp_path / "deny.txt").write_text(f"\ufeff{found['items'][0]}\r\n\n")
+        assert (
+            main(
+                [
+                    "recommend",
+                    str(fitted),
+                    "--history",
+                    history,
+                    "-k",
+                    "2",
+                    "--deny",
+                    str(tmp_path / "deny.txt"),
+                    "--json",
+                ]
+            )
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["items"] == found["items"][1:]
+        (tmp_path / "allow.txt").write_text(found["items"][0])
+        assert (
+            main(["recommend", str(fitted), "--history", history, "--allow", str(tmp_path / "allow.txt"), "--json"])
+            == 0
+        )
+        assert json.loads(capsys.readouterr().out)["items"] == found["items"][:1]
+        shop.interaction_table.rename({"user": "who"}).write_csv(tmp_path / "log.csv")
+        out = tmp_path / "found.parquet"
+        assert (
+            main(
+                [
+                    "recommend",
+                    str(fitted),
+                    "--histories",
+                    str(tmp_path / "log.csv"),
+                    "--columns",
+                    "user=who",
+                    "--out",
+                    str(out),
+                    "-k",
+                    "4",
+                ]
+            )
+            == 0
+        )
+        table = pl.read_parquet(out)
+        assert table.columns == ["user", "rank", "item", "score"]
+        user = table["user"][0]
+        history = shop.interaction_table.filter(pl.col("user") == user).sort("timestamp", maintain_order=True)["item"]
+        alone, _ = load(fitted).recommend(history.to_list(), 4)
+        assert table.filter(pl.col("user") == user)["item"].to_list() == alone.tolist()
+
+    def test_inspect_a_run(self, fitted, capsys):
+        assert main(["inspect", str(fitted), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert {"distortion", "overlap"} <= set(found["levels"][0])
+        assert main(["inspect", str(fitted / "model"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ids"] == found["ids"]
+
+    def test_recipes(self, capsys):
+        assert main(["recipes"]) == 0
+        assert "famae → gaoq → onepass" in capsys.readouterr().out
+        assert main(["recipes", "--json"]) == 0
+        assert "resid-t5" in json.loads(capsys.readouterr().out)
+        assert main(["recipes", "show", "resid"]) == 0
+        assert capsys.readouterr().out == Recipe.read("resid").toml()
+
+    @pytest.mark.parametrize(
+        ("command", "message"),
+        [
+            ("recommend {run} --history a -k 0", "k must be a whole number from 1 to"),
+            (
+                "recommend {run} --histories x.csv --out x.csv",
+                "--out x.csv: give the name of a file that ends with .parquet",
+            ),
+            ("evaluate {run} --out {data}", "this is a Dataset; name a folder for the figures"),
+            (
+                "fit {data} --out x --set quantizer.branching=100,100",
+                "[quantizer] branching=(100, 100) makes 10,000 leaves",
+            ),
+            ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
+            ("recommend {run} --history a --user ana", "--user ana: a OnePassGenerator knows no users; leave it out"),
+            ("recommend {run} --histories x.csv --user ana", "--user goes with --history"),
+            ("recommend {run} --histories x.csv", "--histories and --out, the Parquet file to write, go together"),
+            ("recommend {run} --history a --out x", "--histories and --out, the Parquet file to write, go together"),
+            ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
+            ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
+            ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be whole numbers from 1"),
+            ("evaluate {run}/model", "it is not known to which Dataset this was fitted; give it with --data"),
+            ("evaluate {data}", "no model is here"),
+            ("inspect {data}", "there are no semantic IDs here, this is not the folder of a run"),
+            ("fit {data} --out {data}", "this exists and is not a run (it has dataset.json)"),
+            ("fit {data} --out x --set encoder.epoch=1", "did you mean 'epochs'?"),
+            ("fit {data} --out x --recipe resit", "did you mean 'resid'?"),
+            ("encode {data} --out x --recipe popularity", "the recipe 'popularity' has no encoder"),
+        ],
+    )
+    def test_what_cannot_be_done(self, fitted, prepared, capsys, tmp_path, monkeypatch, command, message):
+        monkeypatch.chdir(tmp_path)
+        assert main(command.format(run=fitted, data=prepared).split()) == 2
+        assert message in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())  # nothing is left behind
+
+    def test_a_baseline(self, prepared, tmp_path, capsys):
+        assert main(["fit", str(prepared), "--out", str(tmp_path / "run"), "--recipe", "cooccurrence"]) == 0
+        assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+        assert "decoding" not in json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert main(["evaluate", str(tmp_path / "run"), "--decoding", "exact"]) == 2
+        assert "is no generator, it always ranks the whole catalogue" in capsys.readouterr().err
