@@ -9,7 +9,7 @@ demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses logical --dist loadfile  # a process for every core
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ Writes benchmarks/sequential.json; parts that are not asked for keep their last 
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import tempfile
@@ -203,7 +204,7 @@ def pairs(data: Dataset):
     """Yield the name of a model, ours as it is before training, and RecBole's."""
     options = SIZES | {"batch_size": BATCH, "loss": "softmax", "similarity": "dot", "epochs": EPOCHS}
     for name, kind, settings in (("SASRec", SASRec, SASRecSettings), ("BERT4Rec", BERT4Rec, BERT4RecSettings)):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # RecBole writes logs where it stands
             yield name, build(kind, settings(**options), data), RecBole(name, data, Path(folder))
 
 
@@ -232,6 +233,7 @@ def evaluation(data: Dataset, turns: int) -> dict:
     for name, model, peer in pairs(data):
         model.fit(data)
         metrics = ranking_metrics(model.ranks(data.test)[0])
+        peer.evaluate()  # both have run once now
         seconds = {"ours": [], "recbole": []}
         for _ in range(turns):
             seconds["ours"].append(timed(lambda model=model: model.ranks(data.test)))
@@ -287,6 +289,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts.split(",")) - set(PARTS):
+        parser.error(f"--parts: there is no {min(unknown)}, there are {', '.join(PARTS)}")
+    arguments.out = arguments.out.resolve()
     warnings.filterwarnings("ignore", category=FutureWarning)  # RecBole's, of its own use of pandas
     logging.disable(logging.WARNING)
     if arguments.data:
@@ -296,13 +301,9 @@ def main() -> None:
         data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
     found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for part in arguments.parts.split(","):
-        found[part] = {
-            "threads": torch.get_num_threads(),
-            "users": data.n_users,
-            "items": data.n_items,
-            "windows": len(data.train),
-            "batch_size": BATCH,
-        } | PARTS[part](data, arguments.turns)
+        about = {"users": data.n_users, "items": data.n_items, "windows": len(data.train)} if part != "growth" else {}
+        common = {"threads": torch.get_num_threads(), "batch_size": BATCH} | about
+        found[part] = common | PARTS[part](data, arguments.turns)
         print(part, json.dumps(found[part], indent=1), flush=True)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import polars as pl
 import pytest
 
 from resid import Dataset
 from resid.data.synthetic import SyntheticShop, synthetic_shop
 
+hypothesis.settings.register_profile("resid", deadline=None)  # tests share the cores
+hypothesis.settings.load_profile("resid")
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

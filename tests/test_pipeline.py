@@ -13,8 +13,9 @@ import pytest
 
 import resid
 from resid import Dataset, InputError
+from resid.encode import FAMAE
 from resid.pipeline import read_run
-from resid.sequential import SASRec
+from resid.sequential import HGN, CoOccurrence, SASRec
 
 TINY = {
     "encoder.width": 16,
@@ -253,21 +254,28 @@ def test_epochs_tell_how_good_they_are(data, tmp_path):
     values = [record["ndcg@10"] for record in model.history_]
     best = max(values)
     assert heard.results[1] == (
-        f"Epoch 2: ndcg@10 {values[1]:.4f} on validation; epoch {values.index(best) + 1} is the best, {best:.4f}"
+        f"Epoch 2: ndcg@10 {values[1]:.4f}; epoch {values.index(best) + 1} is the best, {best:.4f}"
     )
 
 
 def test_figures_of_another_model_are_removed(data, tmp_path):
-    resid.fit(data, "popularity", tmp_path)
-    (tmp_path / "evaluation").mkdir()
-    resid.fit(data, "popularity", tmp_path)
-    assert (tmp_path / "evaluation").exists()
-    heard = Heard()
-    resid.fit(data, "cooccurrence", tmp_path, progress=heard)
-    assert not (tmp_path / "evaluation").exists()
-    assert f"{tmp_path / 'evaluation'} is of another model and is removed" in heard.steps
+    small = {"recommender.epochs": 1, "recommender.width": 16, "recommender.hidden": 32}
+    resid.fit(data, "cooccurrence", tmp_path)
+    for recipe, changes in (
+        ("cooccurrence", {"recommender.last": 3}),
+        ("sasrec", small),
+        ("sasrec", {**small, "recommender.seed": 1}),
+    ):
+        (tmp_path / "evaluation").mkdir()
+        resid.fit(data, tmp_path / "recipe.toml", tmp_path)  # the same under another name
+        assert (tmp_path / "evaluation").exists()
+        heard = Heard()
+        resid.fit(data, recipe, tmp_path, changes=changes, progress=heard)
+        assert not (tmp_path / "evaluation").exists()
+        assert f"{tmp_path / 'evaluation'} is of another model and is removed" in heard.steps
 
 
-def test_a_path_is_no_dataset(tmp_path):
-    with pytest.raises(InputError, match=r"fitted to a Dataset, not to a str; see Dataset\.load"):
-        SASRec().fit(str(tmp_path))
+@pytest.mark.parametrize("kind", [CoOccurrence, FAMAE, HGN, SASRec])
+def test_a_path_is_no_dataset(kind):
+    with pytest.raises(InputError, match=r"a Dataset is needed, not a str; see Dataset\.load"):
+        kind().fit("data/mine")

@@ -93,3 +93,10 @@ def test_a_recipe_that_is_not_there(tmp_path):
         Recipe.read("resit")
     with pytest.raises(InputError, match=r"nowhere\.toml: No such file or directory; 'resid recipes' lists"):
         Recipe.read(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("name", ["s3rec-paper", "s3rec-paper*"])
+def test_the_paper_compares_sigmoids(name):
+    settings = Recipe.read(name).parts["recommender"].settings
+    assert (settings.nested_sigmoids, settings.pretrain_epochs, settings.fields) == (True, 100, name.endswith("*"))
+    assert not Recipe.read("s3rec").parts["recommender"].settings.nested_sigmoids

@@ -13,7 +13,7 @@
       evaluation/            its figures, if `resid evaluate` has made them
 
 The key of a stage is made of its settings and of what it reads. A stage with the same key is taken as it is, one that was
-interrupted continues, and one with another key gets another folder, so that nothing is lost when a setting is tried.
+interrupted continues, and one with another key gets another folder, so that no training is lost when a setting is tried.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from resid.progress import Progress, Silent
 from resid.recipes import Part, Recipe
 from resid.recommender import Recommender, recommender_class
 
-RUN = "run.json"
+RUN, RECIPE = "run.json", "recipe.toml"
 EVALUATION = "evaluation"  # where `resid evaluate` puts the figures of the model
 FORMAT = 1
 
@@ -76,7 +76,8 @@ def fit(
     made = Recipe.read(recipe).changed(changes or {})
     if fabric is not None and fabric.world_size > 1:
         raise InputError(
-            "all stages at once run in one process; under torchrun, train them one by one: 'resid encode', 'resid generate'."
+            "all stages at once run in one process; under torchrun, 'resid encode' trains an encoder, and the method 'fit' of a "
+            "recommender takes a fabric."
         )
     _check_branching(made, data)
     _check_fields(made, data)
@@ -89,8 +90,7 @@ def fit(
         refuse_foreign_folder(place / "model", MANIFEST)
         run = _Run(place, data, made, fabric, progress or Silent())
         model = run.recommender()
-        before = read_run(place)
-        if (before["recipe"], before["stages"]) != (made.name, run.stages) and (place / EVALUATION).is_dir():
+        if (place / EVALUATION).is_dir() and not _is_of(place, made, run.stages):
             run.progress.step(f"{place / EVALUATION} is of another model and is removed")
             shutil.rmtree(place / EVALUATION)
         model.save(place / "model")
@@ -237,7 +237,13 @@ def _note(folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Map
     }
     _replace(folder / RUN, json.dumps(content, indent=1) + "\n")
     if recipe:
-        _replace(folder / "recipe.toml", recipe.toml())
+        _replace(folder / RECIPE, recipe.toml())
+
+
+def _is_of(folder: Path, recipe: Recipe, stages: Mapping[str, str]) -> bool:
+    """Tell whether the model in a run's folder is what a recipe gives, whatever the recipe's name."""
+    written = folder / RECIPE
+    return read_run(folder)["stages"] == stages and written.exists() and Recipe.read(written).parts == recipe.parts
 
 
 def _replace(path: Path, text: str) -> None:

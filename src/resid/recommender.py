@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from resid.bundle import Bundle, read_bundle, write_bundle
 from resid.data.batches import PADDING, Batch, Batches
-from resid.data.dataset import Dataset, lookup
+from resid.data.dataset import Dataset, lookup, require_dataset
 from resid.data.splits import Split
 from resid.errors import InputError
 from resid.evaluate import NOT_FOUND, ranks_of
@@ -63,8 +63,7 @@ class Catalogue:
     @classmethod
     def of(cls, data: Dataset) -> Self:
         """Take it from a Dataset."""
-        if not isinstance(data, Dataset):
-            raise InputError(f"a recommender is fitted to a Dataset, not to a {type(data).__name__}; see Dataset.load.")
+        require_dataset(data)
         return cls(data.item_table, data.training_counts, data.settings.max_length - 1, data.fingerprint)
 
     def __post_init__(self) -> None:

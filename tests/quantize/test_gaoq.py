@@ -90,7 +90,7 @@ def test_nodes_with_fewer_items_than_children():
         assert (matched[node, count:] == -1).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 120), st.integers(0, 100))
 def test_balanced_and_unique(first, second, more, seed):
     items = first * second + more

@@ -31,7 +31,7 @@ def blobs(n, d=8, groups=5, seed=0):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 120), st.integers(1, 12), st.integers(0, 1000))
 def test_sizes_and_attributes(n, k, seed):
     points = blobs(n, seed=seed)

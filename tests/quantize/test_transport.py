@@ -23,7 +23,7 @@ def exact_cost(costs):
     return wide[rows, chosen].sum()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 2**31), st.sampled_from(["any", "ties", "equal"]))
 def test_it_costs_what_the_exact_solver_costs(k, more, seed, kind):
     random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ def test_rows_beyond_the_points_are_ignored():
     assert labels.tolist() == [1, 0, -1]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(2, 5), st.integers(0, 500), st.integers(0, 2**31))
 def test_prices_that_are_found_on_a_part_first(k, more, seed):
     """Many points, and prices so far off that a part of the points is solved first: still exact."""

@@ -185,19 +185,40 @@ def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
     assert other.pretraining_[0]["loss"] > 0
 
 
-def test_targets_out_of_reach_are_not_ranked(monkeypatch):
+@pytest.fixture(scope="module")
+def many():
     shop = synthetic_shop(users=500, items=800, interactions=6_000, seed=0)
-    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], k_core=2)
-    model = KINDS["sasrec"](epochs=2).fit(data)
-    ranked = []
-    scores = model._scores
-    monkeypatch.setattr(model, "_scores", lambda queries: (ranked.append(len(queries)), scores(queries))[1])
-    counted = model.ranks(data.test, 3)
-    assert 0 < sum(ranked) < data.n_users / 2
-    listed = model.ranks(data.test, 3, allowed=np.ones(data.n_items, dtype=bool))
+    return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], k_core=2)
+
+
+def test_targets_out_of_reach_are_not_ranked(many, monkeypatch):
+    model = KINDS["sasrec"](epochs=2).fit(many)
+    left, in_reach = [], model._in_reach
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "_in_reach", lambda *given: left.append(in_reach(*given)) or left[-1])
+        counted = model.ranks(many.test, 3)
+    assert 0 < sum(map(len, left)) < many.n_users / 2
+    listed = model.ranks(many.test, 3, allowed=np.ones(many.n_items, dtype=bool))
     for ours, wanted in zip(counted, listed, strict=True):
         assert ours.tolist() == wanted.tolist()
         assert (ours < 3).any()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("different", [1, 3, 200])
+def test_ruling_out_changes_no_rank_where_items_are_alike(different, similarity, many, monkeypatch):
+    """Items whose vectors are the same have the same score but for rounding, and none is above another."""
+    model = KINDS["sasrec"](epochs=1, similarity=similarity).fit(many)
+    vectors = model.model_.candidates().detach()[torch.arange(many.n_items) % different].clone()
+    monkeypatch.setattr(model.model_, "candidates", lambda: vectors)
+    for k in (1, 10, 60, many.n_items):
+        monkeypatch.setattr("resid.sequential.base._SCORES", 30 * many.n_items)  # in several parts
+        counted = model.ranks(many.test, k)
+        with monkeypatch.context() as patched:
+            patched.setattr(model, "_in_reach", lambda queries, *_: torch.arange(len(queries)))
+            whole = model.ranks(many.test, k)
+        for ours, wanted in zip(counted, whole, strict=True):
+            assert ours.tolist() == wanted.tolist()
 
 
 class TestContinuing:

@@ -229,6 +229,13 @@ class TestHGN:
         assert not torch.allclose(query[0], query[1])
 
 
+def disorder(right, wrong, nested):
+    """The loss of two scores, by hand."""
+    if nested:
+        right, wrong = (1 / (1 + math.exp(-score)) for score in (right, wrong))
+    return -math.log(1 / (1 + math.exp(wrong - right)))
+
+
 class TestS3Rec:
     def questions(self, codes_and_sizes=FIELDS, **more):
         settings = S3RecSettings(**{**SMALL, "dropout": 0.0, "fields": len(codes_and_sizes[1]) > 1, **more})
@@ -248,8 +255,9 @@ class TestS3Rec:
             found.append(questions.model.encode(tokens[None], torch.ones(1, int(real.sum()), dtype=torch.bool))[0])
         return found
 
-    def test_mip_by_hand(self, monkeypatch):
-        questions = self.questions(nested_sigmoids=True)
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_mip_by_hand(self, nested, monkeypatch):
+        questions = self.questions(nested_sigmoids=nested)
         others = (self.ITEMS + 10).clamp(max=ITEMS - 1)
         monkeypatch.setattr(
             questions, "draw_others", lambda items, _: (others, torch.ones_like(items, dtype=torch.bool))
@@ -260,8 +268,7 @@ class TestS3Rec:
             for place in self.MASKED[row].nonzero()[:, 0]:
                 asked = questions.maps["mip"](states[place])
                 own, other = (questions.model.tables.vectors(t[row, place]) for t in (self.ITEMS, others))
-                right, wrong = (1 / (1 + math.exp(-float(asked @ vector))) for vector in (own, other))
-                total += -math.log(1 / (1 + math.exp(-(right - wrong))))
+                total += disorder(float(asked @ own), float(asked @ other), nested)
         assert float(found) == pytest.approx(total / 2, rel=1e-5)
 
     @pytest.mark.parametrize("name", ["aap", "map"])
@@ -287,9 +294,10 @@ class TestS3Rec:
         assert np.std(found) > 0
         assert np.mean(found) == pytest.approx(wanted, rel=0.03)
 
-    def test_sp_by_hand(self, monkeypatch):
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_sp_by_hand(self, nested, monkeypatch):
         """A history of four: the gap is its second item, or the second and third; the log begins with item 0."""
-        questions = self.questions(nested_sigmoids=True)
+        questions = self.questions(nested_sigmoids=nested)
         items = torch.tensor([[3, 7, 1, 9]])
         for size, first, begin in ((1, 1, 11), (2, 1, 4)):
             chances = torch.tensor([(size - 0.5) / 2, (first + 0.5) / (4 - size + 1), (begin + 0.5) / (60 - size + 1)])
@@ -306,8 +314,8 @@ class TestS3Rec:
                 tokens[0, hidden] = questions.mask
                 states.append(questions.model.encode(tokens, torch.ones(1, 4, dtype=torch.bool))[0, -1])
             asked = questions.maps["sp"](states[0])
-            right, wrong = (1 / (1 + math.exp(-float(asked @ state))) for state in states[1:])
-            assert float(found) == pytest.approx(-math.log(1 / (1 + math.exp(-(right - wrong)))), rel=1e-5)
+            right, wrong = (float(asked @ state) for state in states[1:])
+            assert float(found) == pytest.approx(disorder(right, wrong, nested), rel=1e-5)
 
     def test_the_loss_is_the_weighted_sum(self):
         batch = SequenceBatch(np.arange(2), self.ITEMS.numpy(), np.ones(2, np.int64))
@@ -346,9 +354,3 @@ class TestS3Rec:
         assert apart.sum() > 5
         _, apart = questions.draw_others(torch.arange(ITEMS)[None], torch.Generator().manual_seed(0))
         assert not apart.any()  # where every item is in the history, there is no other
-
-    def test_two_scores_in_their_order(self):
-        right, wrong = torch.tensor([2.0]), torch.tensor([-1.0])
-        for nested, apart in ((False, 3.0), (True, 1 / (1 + math.exp(-2)) - 1 / (1 + math.exp(1)))):
-            loss = self.questions(nested_sigmoids=nested).disorder(right, wrong)
-            assert float(loss) == pytest.approx(-math.log(1 / (1 + math.exp(-apart))), rel=1e-6)

@@ -1,5 +1,6 @@
 """`resid demo`: the whole way on a synthetic shop, from tables to recommendations."""
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -66,11 +67,12 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     for user in range(_USERS):
         _show(model, data, user)
     history = ",".join(str(data.item_ids[int(item)]) for item in data.test.window(0)[0][-3:])
+    run = shlex.quote(str(out / "run"))
     for line in (
         f"\nWrote {out}. Try next:",
-        f"  resid recommend {out / 'run'} --history {history} -k 5",
-        f"  resid evaluate {out / 'run'}",
-        f"  resid inspect {out / 'run'}",
+        f"  resid recommend {run} --history {history} -k 5",
+        f"  resid evaluate {run}",
+        f"  resid inspect {run}",
         "  resid prepare --help        # your own tables",
     ):
         output.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`resid download`: fetch the public files of a category of the Amazon reviews."""
 
+import shlex
 from pathlib import Path
 
 from rich.markup import escape
@@ -38,7 +39,7 @@ def download(
         path = fetch(address, raw, progress=ConsoleProgress(errors))
         output.print(f"{escape(str(path))} ({path.stat().st_size:,} bytes)", highlight=False, soft_wrap=True)
     output.print(
-        f"Next: resid prepare {release} {name} --raw {escape(str(raw))} --out data/{name}",
+        f"Next: resid prepare {release} {name} --raw {escape(shlex.quote(str(raw)))} --out data/{name}",
         highlight=False,
         soft_wrap=True,
     )

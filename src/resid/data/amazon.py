@@ -5,6 +5,7 @@ hard check of the data that can be made before training.
 """
 
 import difflib
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -193,7 +194,7 @@ def _find(raw: Path, names: list[str], release: str, category: str) -> Path:
     hint = f", did you mean '{close[0]}'" if close else ""
     raise InputError(
         f"{raw}: there is no {' or '.join(names)} here{hint}; "
-        f"fetch it with: resid download {release} {category} --raw {raw}"
+        f"fetch it with: resid download {release} {category} --raw {shlex.quote(str(raw))}"
     )
 
 

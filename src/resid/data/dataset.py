@@ -444,6 +444,12 @@ class Dataset:
         )
 
 
+def require_dataset(data: object) -> None:
+    """Raise an `InputError` unless this is a Dataset, rather than a path for example."""
+    if not isinstance(data, Dataset):
+        raise InputError(f"a Dataset is needed, not a {type(data).__name__}; see Dataset.load.")
+
+
 def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
     """Return the position of every id; -1 for one that is not known."""
     return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)

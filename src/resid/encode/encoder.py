@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from resid.data.batches import Batches
-from resid.data.dataset import Dataset
+from resid.data.dataset import Dataset, require_dataset
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FamaeModel
 from resid.encode.metrics import quality
@@ -114,6 +114,7 @@ class FAMAE:
         progress
             Shows epochs and steps.
         """
+        require_dataset(data)
         _check_fields(data)
         self.model_, self.fingerprint_ = build_model(data, self.settings), data.fingerprint
         affordable = max(1_000, _SCORES_PER_EVALUATION // data.n_items)

@@ -153,13 +153,14 @@ class _Generator(TrainedRecommender[_S, _M]):
         folder, fabric, trackers, progress
             See `resid.train.train`.
         """
+        catalogue = Catalogue.of(data)
         if len(ids) != data.n_items:
             raise InputError(
                 f"there are {len(ids):,} IDs and {data.n_items:,} items in the Dataset; they do not belong."
             )
         self.fitted = False
         read = np.asarray(vectors) if vectors is not None and self.settings.read_vectors else None
-        self._build(Catalogue.of(data), ids, _reduced(read, self.settings.width) if read is not None else None)
+        self._build(catalogue, ids, _reduced(read, self.settings.width) if read is not None else None)
         configuration = {
             "sizes": list(ids.sizes),
             "ids": _digest(ids.codes),

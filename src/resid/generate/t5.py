@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from resid.data.batches import PADDING, Batch
 from resid.nn import Dropout
@@ -36,6 +37,7 @@ class _RootMeanSquare(torch.autograd.Function):
         return normed * weight
 
     @staticmethod
+    @once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of tokens and weight: for n the tokens over r, g times w minus its part along n, over r."""
         normed, inverse, weight = context.saved_tensors
@@ -83,10 +85,11 @@ class Attention(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """Return what queries get from keys and values, shape (batch, queries, width); bias is added to the scores."""
-        if self.training:  # PyTorch's function draws each random number by itself and scales by 1
+        if self.training and queries.device.type == "cpu":  # where PyTorch's function is slow: see `Dropout`
             mixed = self.dropout((queries @ keys.mT + bias).softmax(dim=-1)) @ values
         else:
-            mixed = f.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=1.0)
+            chance = self.dropout.chance if self.training else 0.0
+            mixed = f.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=chance, scale=1.0)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
@@ -158,9 +161,12 @@ class DecoderBlock(Block):
             The number of this one.
         """
         projected = self.attend.project(self.attend_norm(hidden).flatten(0, 1))
-        queries, *both = projected.unbind()
-        own = projected[1:] if past is None else torch.cat([past, projected[1:]], dim=3)
-        added = self.attend(queries, *(both if past is None else own.unbind()), bias)
+        queries, keys, values = projected.unbind()  # whose gradient is one copy, that of slices several
+        own = projected[1:]
+        if past is not None:
+            own = torch.cat([past, own], dim=3)
+            keys, values = own
+        added = self.attend(queries, keys, values, bias)
         hidden = hidden + self.dropout(added).view(hidden.shape)
         asked = self.cross.queries(self.cross_norm(hidden).flatten(1, 2))  # beams are queries of one attention
         seen = self.cross(asked, *memory.layers[layer], memory.bias)

@@ -7,8 +7,9 @@ trains, ranks the catalogue, saves and loads.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import polars as pl
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from resid.bundle import Bundle
 from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
 from resid.data.dataset import Dataset
+from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.errors import InputError, TrainingError
 from resid.evaluate import NOT_FOUND
@@ -133,17 +135,21 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
             See `resid.train.train`.
         """
         self.fitted = False
-        self._build(Catalogue.of(data), *_fields(data, self.settings.fields))
+        catalogue = Catalogue.of(data)
+        self._know(data)
+        self._build(catalogue, *_fields(data, self.settings.fields))
         configuration = {"sizes": list(self.sizes_.values())}
         self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
         self._candidates = None  # those of the last epoch; the best one's weights are back
         self.fitted = True
         return self
 
-    def ranks(self, *arguments: Any, **options: Any) -> tuple[Indices, Indices]:
-        """See `Recommender.ranks`."""
-        self._candidates = None  # training changes the weights from one call to the next
-        return super().ranks(*arguments, **options)
+    def _know(self, data: Dataset) -> None:
+        """Take from a Dataset what the network depends on besides its items; most depend on nothing."""
+
+    def _validate(self, watched: Split) -> dict[str, float]:
+        self._candidates = None  # those of the epoch before
+        return super()._validate(watched)
 
     def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], sizes: dict[str, int]) -> None:
         self.catalogue_, self.sizes_ = catalogue, sizes
@@ -171,7 +177,7 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         found = min(more, len(self.catalogue_))
         items = np.full((len(histories), more), -1, dtype=np.int64)
         scores = np.full((len(histories), more), -np.inf, dtype=np.float32)
-        for some, values in self._scores(self._queries(histories, users)):
+        for some, values in self._scores(self._queries(histories, users), self._item_vectors().all):
             if allowed is not None:
                 values = values.masked_fill(torch.from_numpy(~allowed).to(values.device), -torch.inf)
             best, place = values.topk(found, dim=1)
@@ -191,7 +197,7 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # an item counts once
         # As many more as a history has items: with these dropped, the target may still be among the k best.
         left = self._in_reach(queries, targets, k + batch.histories.shape[1])
-        for some, values in self._scores(queries[left]):
+        for some, values in self._scores(queries[left], self._item_vectors().all):
             users = left[some]
             wanted, had = targets[users, None], seen[users]
             own = values.gather(1, wanted)
@@ -214,17 +220,20 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         The most popular items are scored first, for they are above most targets: few users are left for the whole catalogue.
         """
         candidates = self._item_vectors()
-        own = (queries * candidates.vectors[targets]).sum(dim=1)
+        own = (queries * candidates.all[targets]).sum(dim=1)
         if not torch.isfinite(own).all():
             raise TrainingError("the model's scores are not numbers any more; lower the learning rate.")
         # How far two ways of adding up the same product can be apart.
         rounding = torch.finfo(own.dtype).eps * queries.shape[1] * queries.norm(dim=1) * candidates.longest
         bound = (own + rounding)[:, None]
         left = torch.arange(len(queries), device=queries.device)
+        if torch.get_float32_matmul_precision() != "highest":  # then products are rounded further
+            return left
         for count in (len(candidates.popular) // 4, len(candidates.popular)):
             if count >= limit:
-                above = _count(torch.gt, queries[left] @ candidates.popular[:count].T, bound[left])
-                left = left[above < limit]
+                parts = self._scores(queries[left], candidates.popular[:count])
+                above = [_count(torch.gt, values, bound[left[some]]) for some, values in parts]
+                left = left[torch.cat(above) < limit] if above else left
         return left
 
     def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
@@ -234,19 +243,16 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         known = torch.from_numpy(users).to(device) if users is not None else None
         return self.model_.scaled(self.model_.query(recent, known))
 
-    def _scores(self, queries: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the scores of all items for a few users after the others, shape (users, items), and which users."""
-        candidates = self._item_vectors().vectors
+    def _scores(self, queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the scores of items for a few users after the others, shape (users, items), and which users."""
         step = max(1, _SCORES // len(candidates))
         for first in range(0, len(queries), step):
             yield slice(first, first + step), queries[first : first + step] @ candidates.T
 
     def _item_vectors(self) -> "_Candidates":
-        if self._candidates is None:
-            vectors = self.model_.candidates().detach()
-            popular = torch.from_numpy(self.catalogue_.by_popularity[: len(vectors) // 4].copy()).to(vectors.device)
-            self._candidates = _Candidates(vectors, vectors[popular], float(vectors.norm(dim=1).max()))
-        return self._candidates
+        found = self._candidates or _Candidates(self.model_.candidates().detach(), self.catalogue_.by_popularity)
+        self._candidates = found
+        return found
 
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """Return, for every item, the vectors of its item-ID and of its fields that the model reads, side by side.
@@ -273,12 +279,22 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         self._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
 
 
-class _Candidates(NamedTuple):
-    """The items' vectors as they are compared."""
+class _Candidates:
+    """The items' vectors as they are compared: all of them, shape (items, width), and what ranks need besides."""
 
-    vectors: Tensor  # (items, width)
-    popular: Tensor  # those of the most popular quarter of the items, the most popular first
-    longest: float  # the norm of the longest
+    def __init__(self, vectors: Tensor, by_popularity: Indices) -> None:
+        self.all, self.by_popularity = vectors, by_popularity
+
+    @cached_property
+    def popular(self) -> Tensor:
+        """The vectors of the most popular quarter of the items, the most popular first."""
+        some = torch.from_numpy(self.by_popularity[: len(self.all) // 4].copy())
+        return self.all[some.to(self.all.device)]
+
+    @cached_property
+    def longest(self) -> float:
+        """The norm of the longest vector."""
+        return float(self.all.norm(dim=1).max())
 
 
 def _count(compare: Callable[..., Tensor], values: Tensor, own: Tensor) -> Tensor:

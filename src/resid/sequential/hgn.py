@@ -6,7 +6,7 @@ u + Σ a_i s′_i / Σ a_i + Σ s_i. Padding takes part in none of the sums. Wha
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -126,11 +126,9 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
     settings_class = HGNSettings
     user_ids_: pl.Series  # which it always has
 
-    def fit(self, data: Dataset, *place: Any, **how: Any) -> Self:
-        """See `VectorRecommender.fit`."""
+    def _know(self, data: Dataset) -> None:
         self.user_ids_ = data.user_ids
         self.__dict__.pop("_user_positions", None)  # of a fit before
-        return super().fit(data, *place, **how)
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
         return HGNModel(codes, sizes, self.settings, len(self.user_ids_))

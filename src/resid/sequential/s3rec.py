@@ -8,9 +8,10 @@ Pre-training masks the last item of a history and some others, and asks four que
 - MAP, of masked items: which attributes have they?
 - SP: does this segment belong into the gap of this history, rather than one from elsewhere?
 
-Without fields there are no attributes, and MIP and SP remain. MIP and SP lose −log σ(s⁺ − s⁻) on the scores of what is right and
-what is not; the authors' code has a sigmoid around each score as well (`nested_sigmoids`). An epoch takes every history once, up to a random item. Losses
-are summed over positions, as in the authors' code, and divided by the number of histories. Then SASRec goes on from there.
+Without fields there are no attributes, and MIP and SP remain. These two lose −log σ(s⁺ − s⁻) on the scores of what is right and
+what is not; the authors' code has a sigmoid around each score as well (`nested_sigmoids`). An epoch takes every history once,
+up to a random item. Losses are summed over positions, as in the authors' code, and divided by the number of histories. Then
+SASRec goes on from there.
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ class Pretraining(nn.Module):
     log
         The training parts of all histories one after the other, from which segments are taken; shape (n,).
     settings
-        See `S3RecSettings`.
+        Those of pre-training.
     """
 
     log: Tensor

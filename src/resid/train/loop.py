@@ -130,7 +130,7 @@ def train(
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
                 best = f"epoch {run.state.best_epoch} is the best, {run.state.best:.4f}"
-                progress.result(f"Epoch {run.state.epoch}: {monitor} {metrics[monitor]:.4f} on validation; {best}")
+                progress.result(f"Epoch {run.state.epoch}: {monitor} {metrics[monitor]:.4f}; {best}")
             run.leave_if_told(stopped)
         fabric.barrier()  # nobody reads before the first process has written
         run.load_best()

@@ -14,6 +14,7 @@ from torch import nn
 from resid.bundle import Bundle
 from resid.data.batches import EpochBatches
 from resid.data.dataset import Dataset
+from resid.data.splits import Split
 from resid.errors import InputError
 from resid.evaluate import ranking_metrics
 from resid.progress import Progress
@@ -77,7 +78,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             self._batches(data),
             self.settings,
             folder,
-            evaluate=lambda: ranking_metrics(self.ranks(watched)[0]),
+            evaluate=lambda: self._validate(watched),
             monitor=MONITOR,
             configuration={"model": self.name} | configuration,
             fabric=fabric,
@@ -85,6 +86,10 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             progress=progress,
         )
         self.best_epoch_ = best_epoch(self.history_, MONITOR)
+
+    def _validate(self, watched: Split) -> dict[str, float]:
+        """Return the figures of the network as it is."""
+        return ranking_metrics(self.ranks(watched)[0])
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         return {"settings": self.settings.plain()}, weights_as_arrays(self.model_), {}
