@@ -163,7 +163,7 @@ class Recommender(ABC):
         deny
             Ids of items that may not be recommended.
         users
-            The id of every history's user. A model that has learnt something of each of them (HGN) takes it into account,
+            The id of every history's user. A model that has learnt something of each of them (HGN with `user_vectors`) takes it into account,
             and takes the mean of all for a user who is not known or not given; others do not look at it.
         progress
             Counts the users.

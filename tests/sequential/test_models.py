@@ -133,7 +133,7 @@ class TestS3Rec(_Contract):
 
 
 class TestHGN(_Contract):
-    kind, options = "hgn", {"fields": True, "last": 4}
+    kind, options = "hgn", {"fields": True, "last": 4, "user_vectors": True}
 
     def asking(self, data, window):
         return {"users": [data.user_ids[int(data.test.users[window])]]}
@@ -306,7 +306,9 @@ def test_the_walks_are_not_only_remembered():
 
 def test_the_command_tells_hgn_the_user(fifty, tmp_path, capsys):
     fifty.save(tmp_path / "data")
-    settings = ["--set", "recommender.epochs=1", "--set", "recommender.width=8"]
+    settings = [
+        part for change in ("epochs=1", "width=8", "user_vectors=true") for part in ("--set", f"recommender.{change}")
+    ]
     assert main(["fit", str(tmp_path / "data"), "--recipe", "hgn*", "--out", str(tmp_path / "run"), *settings]) == 0
     capsys.readouterr()
     ask = ["recommend", str(tmp_path / "run"), "--history", "i1,i2", "--json"]

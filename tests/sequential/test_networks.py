@@ -185,7 +185,7 @@ class TestBERT4Rec:
 class TestHGN:
     def test_the_gates_by_hand(self):
         """Two users, one with a short history, in plain loops."""
-        settings = HGNSettings(width=WIDTH, last=4, dropout=0.0, fields=True)
+        settings = HGNSettings(width=WIDTH, last=4, dropout=0.0, fields=True, user_vectors=True)
         model = random_weights(HGNModel(*FIELDS, settings, users=3))
         histories, users = torch.tensor([[1, 2, 3, 4, 5], [PADDING, PADDING, PADDING, 7, 8]]), torch.tensor([2, 0])
         found = model.query(histories, users)
@@ -221,8 +221,17 @@ class TestHGN:
         assert len(model.outputs) == 1
         assert model.candidates().shape == (ITEMS, WIDTH)
 
+    def test_one_vector_for_all_users(self):
+        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH), users=1))
+        histories = torch.tensor([[1, 2], [1, 2]])
+        query = model.query(histories, torch.tensor([7, -1]))
+        torch.testing.assert_close(query[0], query[1])
+        with torch.no_grad():
+            model.users.weight += 1
+        assert not torch.allclose(model.query(histories)[0], query[0])
+
     def test_a_user_who_is_not_known(self):
-        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH), users=3))
+        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH, user_vectors=True), users=3))
         histories = torch.tensor([[1, 2], [1, 2]])
         query = model.query(histories, torch.tensor([-1, 1]))
         torch.testing.assert_close(query[0], model.query(histories)[0])

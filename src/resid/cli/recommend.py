@@ -45,7 +45,7 @@ def recommend(
         Item ids, the oldest first, separated by commas, as --history=B01,B02; one with a comma in double quotes. An empty
         text is a user without a history.
     user
-        Whose history it is, for a model that has learnt something of each user (HGN).
+        Whose history it is, for a model that has learnt something of each user (HGN with user_vectors).
     histories
         A table with the columns user, item and timestamp, as for `resid prepare`: a history per user.
     columns

@@ -3,6 +3,7 @@
 Ma et al., "Hierarchical Gating Networks for Sequential Recommendation", KDD 2019. With S the vectors of the last L items and
 u the user's: the feature gate S′ = S ⊙ σ(W₁S + W₂u + b), the instance gate a_i = σ(w₃·s′_i + (W₄u)_i), and the query
 u + Σ a_i s′_i / Σ a_i + Σ s_i. Padding takes part in none of the sums. What queries are compared with has tables of its own.
+Where every user has few interactions, vectors of users remember these and little else; by default all users share one u.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ class HGNSettings(SequentialSettings):
     ----------
     last
         L, how many items of the history are read, its last ones.
+    user_vectors
+        Learn a u for every user, as the authors do, instead of one for all.
     width, dropout, fields, target, loss, similarity, negatives, share_negatives, full_softmax_up_to, validation_users
         See `SequentialSettings`; dropout is on the vectors of items and users.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
@@ -41,6 +44,7 @@ class HGNSettings(SequentialSettings):
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     last: Annotated[int, Field(ge=1)] = 5
+    user_vectors: bool = False
 
 
 class HGNModel(SequentialModel):
@@ -51,7 +55,7 @@ class HGNModel(SequentialModel):
     codes, sizes, settings
         See `SequentialModel`.
     users
-        How many users there are.
+        How many users have a vector of their own; 1 if all share it.
     """
 
     settings: HGNSettings
@@ -102,19 +106,19 @@ class HGNModel(SequentialModel):
         return query
 
     def _user_vectors(self, users: Tensor | None, count: int) -> Tensor:
-        if users is not None and (self.training or (users >= 0).all()):
+        mean = self.users.weight.mean(dim=0)
+        if users is None or not self.settings.user_vectors:
+            return mean.expand(count, -1)
+        if self.training or (users >= 0).all():
             known: Tensor = self.users(users)
             return known
-        mean = self.users.weight.mean(dim=0)
-        if users is None:
-            return mean.expand(count, -1)
         return torch.where((users >= 0)[:, None], self.users(users.clamp_min(0)), mean)
 
 
 class HGN(VectorRecommender[HGNSettings, HGNModel]):
     """Hierarchical gating networks; with ``fields=True`` in the settings, HGN*.
 
-    It knows the users that it was fitted to: give them to `recommend`.
+    With ``user_vectors=True`` it knows the users that it was fitted to: give them to `recommend`.
 
     Parameters
     ----------
@@ -124,22 +128,22 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
 
     name = "hgn"
     settings_class = HGNSettings
-    user_ids_: pl.Series  # which it always has
 
     def _know(self, data: Dataset) -> None:
-        self.user_ids_ = data.user_ids
+        self.user_ids_ = data.user_ids if self.settings.user_vectors else None
         self.__dict__.pop("_user_positions", None)  # of a fit before
 
     def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
-        return HGNModel(codes, sizes, self.settings, len(self.user_ids_))
+        return HGNModel(codes, sizes, self.settings, len(self.user_ids_) if self.user_ids_ is not None else 1)
 
     def _batches(self, data: Dataset) -> Batches:
         return windows(data, self.settings)
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         facts, arrays, tables = super()._bundle()
-        return facts, arrays, tables | {"users": self.user_ids_.to_frame("user")}
+        users = {"users": self.user_ids_.to_frame("user")} if self.user_ids_ is not None else {}
+        return facts, arrays, tables | users
 
     def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
-        self.user_ids_ = bundle.tables["users"]["user"]
+        self.user_ids_ = bundle.tables["users"]["user"] if self.settings.user_vectors else None
         super()._rebuild(bundle, catalogue)
