@@ -101,8 +101,9 @@ class RecommenderContract:
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
             assert some[row].tolist() == [i for i in everything[row] if i not in ("i1", "i2")] + [None] * 2
-        with pytest.raises(InputError, match="'deny' is a list of item ids, not the text 'i1'"):
-            model.recommend(self.HISTORIES, deny="i1")
+        for wrong in ("i1", 5):
+            with pytest.raises(InputError, match=f"'deny' is a list of item ids, not {wrong!r}; give"):
+                model.recommend(self.HISTORIES, deny=wrong)
         with pytest.raises(InputError, match="no item of the catalogue may be recommended"):
             model.recommend(self.HISTORIES, allow=["i0"], deny=["i0"])
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from resid import Dataset
-from resid.evaluate import NOT_FOUND, gains, intervals, ranking_metrics, ranks_of, slices
+from resid import Dataset, InputError
+from resid.evaluate import NOT_FOUND, evaluate, gains, intervals, ranking_metrics, ranks_of, slices
 
 
 def test_metrics_by_hand():
@@ -63,3 +63,15 @@ def test_slices(shop):
     assert (
         counts[data.test.targets[parts["target rare"]]].max() < counts[data.test.targets[parts["target popular"]]].min()
     )
+
+
+def test_an_interval_does_not_depend_on_other_cutoffs():
+    ranks = np.random.default_rng(0).integers(0, 30, 500)
+    few, many = intervals(ranks, (10,)), intervals(ranks, (1, 5, 10, 20))
+    assert few == {name: many[name] for name in few}
+
+
+def test_a_path_is_no_model(shop):
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+    with pytest.raises(InputError, match=r"a recommender is needed, not a str; see resid\.load"):
+        evaluate("runs/mine", data)

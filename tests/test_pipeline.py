@@ -279,3 +279,31 @@ def test_figures_of_another_model_are_removed(data, tmp_path):
 def test_a_path_is_no_dataset(kind):
     with pytest.raises(InputError, match=r"a Dataset is needed, not a str; see Dataset\.load"):
         kind().fit("data/mine")
+
+
+def test_a_run_whose_note_is_damaged(data, tmp_path):
+    resid.fit(data, "cooccurrence", tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"run\.json: damaged; remove it and run 'resid fit' again"):
+        resid.fit(data, "cooccurrence", tmp_path)
+    (tmp_path / "run.json").unlink()
+    resid.fit(data, "cooccurrence", tmp_path)
+    assert read_run(tmp_path)["recipe"] == "cooccurrence"
+
+
+def test_one_number_is_no_tree(data, tmp_path):
+    with pytest.raises(InputError, match=r"branching=5 must be whole numbers of at least 1, one for every level"):
+        resid.fit(data, "resid", tmp_path / "run", changes=TINY | {"quantizer.branching": 5})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dataset_that_was_prepared_again(shop, tmp_path):
+    for fields in (["store"], ["store", "categories"]):
+        again = Dataset.from_tables(shop.interaction_table, shop.item_table, fields)
+        again.save(tmp_path / "data")
+        if len(fields) == 1:
+            resid.fit(tmp_path / "data", "popularity", tmp_path / "run")
+    with pytest.raises(InputError, match="as it was before it was prepared again"):
+        resid.fit(tmp_path / "data", "popularity", tmp_path / "run")
+    with pytest.raises(InputError, match="a Dataset is needed, not a DataFrame"):
+        resid.fit(shop.interaction_table, "popularity")

@@ -53,9 +53,11 @@ def ranking_metrics(ranks: ArrayLike, cutoffs: tuple[int, ...] = (5, 10)) -> dic
 
 def intervals(ranks: ArrayLike, cutoffs: tuple[int, ...] = (5, 10), seed: int = 0) -> dict[str, tuple[float, float]]:
     """Return 95% intervals of the means, by drawing users again and again with replacement."""
-    random = np.random.default_rng(seed)
     found = {}
     for name, values in gains(ranks, cutoffs).items():
+        random = np.random.default_rng(
+            seed
+        )  # anew, so that a figure's interval does not depend on what else is asked for
         # Users with the same value are alike, so it is enough to draw how many there are of each.
         levels, counts = np.unique(values, return_counts=True)
         means = random.multinomial(len(values), counts / len(values), size=_DRAWS) @ levels / len(values)
@@ -178,6 +180,8 @@ def evaluate(
     options
         Go to the model's `top`: ``exact=True`` scores the whole catalogue instead of searching it.
     """
+    if not hasattr(model, "require_data"):
+        raise InputError(f"a recommender is needed, not a {type(model).__name__}; see resid.load.")
     if not isinstance(data, Dataset):
         data = Dataset.load(data)
     if k < 1:

@@ -23,10 +23,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from resid.bundle import MANIFEST
-from resid.data.dataset import Dataset
+from resid.data.dataset import Dataset, require_dataset
 from resid.data.folder import refuse_foreign_folder
 from resid.errors import InputError
 from resid.progress import Progress, Silent
@@ -35,6 +35,7 @@ from resid.recommender import Recommender, recommender_class
 
 RUN, RECIPE = "run.json", "recipe.toml"
 EVALUATION = "evaluation"  # where `resid evaluate` puts the figures of the model
+_PARTS = {"encoder", "quantizer", "generator", "recommender", "model", RECIPE, EVALUATION}  # of a run's folder
 FORMAT = 1
 
 
@@ -71,8 +72,9 @@ def fit(
     """
     from resid.train.process import exclusive  # torch takes a second to import
 
-    if not isinstance(data, Dataset):
+    if isinstance(data, (str, Path)):
         data = Dataset.load(data)
+    require_dataset(data)
     made = Recipe.read(recipe).changed(changes or {})
     if fabric is not None and fabric.world_size > 1:
         raise InputError(
@@ -210,10 +212,11 @@ def _check_branching(recipe: Recipe, data: Dataset) -> None:
     """Refuse a tree that is too large for the catalogue, before the encoder has been trained for it."""
     from resid.quantize.tree import checked_branching
 
-    branching = getattr(recipe.parts["quantizer"].settings, "branching", None) if "quantizer" in recipe.parts else None
-    if isinstance(branching, tuple):
+    part = recipe.parts.get("quantizer")
+    branching = getattr(part.settings, "branching", None) if part else None
+    if isinstance(branching, tuple) or (isinstance(branching, int) and part and part.kind == "gaoq"):
         try:
-            checked_branching(branching, data.n_items)
+            checked_branching(cast(Any, branching), data.n_items)
         except ValueError as error:
             raise InputError(f"[quantizer] {error}") from error
 
@@ -259,11 +262,13 @@ def _refuse_foreign(folder: Path, data: Dataset) -> None:
         raise InputError(f"{folder}: this is a file; name a folder for the run.")
     known = read_run(folder)
     others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
-    if not known and others:
-        raise InputError(f"{folder}: this exists and is not a run (it has {min(others)}); choose another folder.")
+    if not known and (foreign := set(others) - _PARTS):  # a run whose run.json was removed is still one
+        raise InputError(f"{folder}: this exists and is not a run (it has {min(foreign)}); choose another folder.")
     if known and known["fingerprint"] != data.fingerprint:
+        again = data.folder and known["data"] == str(data.folder.resolve())
+        where = f"{known['data']} as it was before it was prepared again" if again else known["data"]
         raise InputError(
-            f"{folder}: this is a run on another Dataset ({known['data']}, fingerprint {known['fingerprint'][:16]}); "
+            f"{folder}: this is a run on another Dataset ({where}, fingerprint {known['fingerprint'][:16]}); "
             "choose another folder."
         )
 

@@ -175,7 +175,7 @@ class Recommender(ABC):
         """
         self._require_fit()
         single, rows = _rows(histories)
-        if not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
             raise InputError(
                 f"k must be a whole number from 1 to {len(self.catalogue_):,}, the items of the catalogue, not {k!r}."
             )
@@ -269,6 +269,7 @@ class Recommender(ABC):
     def require_data(self, data: Dataset) -> None:
         """Raise an `InputError` unless this is the Dataset that the recommender was fitted to."""
         self._require_fit()
+        require_dataset(data)
         if self.catalogue_.fingerprint != data.fingerprint:
             raise InputError(
                 f"the model was fitted to another Dataset (fingerprint {self.catalogue_.fingerprint[:16]}, this one has "
@@ -301,8 +302,8 @@ class Recommender(ABC):
             return None
         allowed = np.full(len(self.catalogue_), allow is None)
         for name, ids, value in (("allow", allow, True), ("deny", deny, False)):
-            if isinstance(ids, (str, bytes)):
-                raise InputError(f"'{name}' is a list of item ids, not the text {ids!r}; give [{ids!r}].")
+            if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable | None):
+                raise InputError(f"'{name}' is a list of item ids, not {ids!r}; give [{ids!r}].")
             listed = list(ids) if ids is not None else []
             indices = self.catalogue_.find(listed)
             allowed[indices[indices >= 0]] = value
@@ -389,7 +390,9 @@ def _user_list(users: Sequence[Any], count: int) -> list[Any]:
     """Return the ids of so many users, or say that they cannot be that."""
     listed = list(users) if isinstance(users, Iterable) and not isinstance(users, (str, bytes)) else []
     if len(listed) != count or any(isinstance(user, (list, dict, set, np.ndarray)) for user in listed):
-        raise InputError(f"'users' must be a list with the id of the user of each of {count:,} histories.")
+        raise InputError(
+            f"'users' must be a list with the id of the user of each of {count:,} histories, not {users!r}."
+        )
     return listed
 
 

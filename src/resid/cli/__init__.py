@@ -29,6 +29,9 @@ from resid.cli import (  # noqa: F401 - each adds its command to the application
 from resid.cli.app import app, errors
 from resid.errors import TrainingError
 
+_TERMINATED = 128 + signal.SIGTERM
+_STOPPED = "Interrupted; what was there before is kept, and the same command continues what can be continued."
+
 
 def _fail(sentence: str) -> int:
     errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
@@ -38,7 +41,7 @@ def _fail(sentence: str) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 2 for input that cannot be used, 3 for training that failed."""
     # Being told to stop is an exception like an interrupt, so that what was begun is cleared away.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show becomes a question mark
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -55,15 +58,19 @@ def main(arguments: list[str] | None = None) -> int:
         if error.argument:
             named = error.argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
             missing = error.argument.name if named else error.argument.name.lstrip("-").upper()
-        return _fail(f"{missing} is missing; see resid --help.")
+        command = " ".join(["resid", *(error.command_chain or ())])
+        return _fail(f"{missing} is missing; see {command} --help.")
     except (InputError, CycloptsError) as error:
         return _fail(str(error))
     except TrainingError as error:
         _fail(str(error))
         return 3
     except KeyboardInterrupt:
-        errors.print(
-            "Interrupted; what was there before is kept, and the same command continues what can be continued."
-        )
+        errors.print(_STOPPED)
         return 130
+    except SystemExit as stopped:
+        if stopped.code != _TERMINATED:
+            raise
+        errors.print(_STOPPED)
+        return _TERMINATED
     return 0

@@ -66,7 +66,7 @@ def evaluate(
         some = Batches(found.windows.sample(_FREE_USERS), 256, shuffle=False)
         shares = [(len(batch), recommender.invalid_share(batch.histories)) for batch in some]  # type: ignore[attr-defined]
         figures["invalid_free_beams"] = sum(n * share for n, share in shares) / sum(n for n, _ in shares)
-    folder = out or (model / EVALUATION if read_run(model) else None)
+    folder = out or (model / EVALUATION if read_run(model) else None)  # figures of the same split are replaced
     if folder is not None:
         name = split if decoding == "beam" else f"{split}-{decoding}"
         with explain_full_disk(folder):
@@ -104,7 +104,9 @@ def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
     columns = [f"{name}@{k}" for k in cutoffs for name in ("recall", "ndcg")]
     short = [f"{name}@{k}" for k in cutoffs for name in ("R", "N")]
     title = f"{figures['split'].capitalize()}, {figures['users']:,} users, whole catalogue, with 95% intervals"
-    table = Table("", *short, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in ("", *short):
+        table.add_column(column, overflow="fold")  # a narrow terminal must not hide a bound
     for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
         values = figures[name]
         bounds = [values["intervals"][column] for column in columns]

@@ -1,5 +1,6 @@
 """`resid generate`: the G-stage alone, from semantic IDs to a generator that recommends, and how good it is."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -85,3 +86,5 @@ def generate(
     for name, values in found.items():
         table.add_row(name, *(f"{values[metric]:.4f}" for metric in ("recall@5", "ndcg@5", "recall@10", "ndcg@10")))
     output.print(table)
+    text = f"Wrote {out}. Next: resid recommend {shlex.quote(str(out))} --history ..."
+    output.print(text, highlight=False, markup=False, soft_wrap=True)

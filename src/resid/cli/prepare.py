@@ -135,6 +135,7 @@ def prepare(
             unlisted_items=unlisted_items,
             **shared,
         )
+    replaced = (out / MANIFEST).exists()
     data.save(out)
     if as_json:
         counts = {name: there for name, (_, there) in paper.items()} if paper else None
@@ -145,7 +146,7 @@ def prepare(
     if paper:
         output.print(_paper_table(paper))
     output.print(
-        f"Wrote {escape(str(out))}. Look at it with: resid info {escape(shlex.quote(str(out)))}",
+        f"Wrote {escape(str(out))}{' in place of the Dataset that was there' if replaced else ''}. Look at it with: resid info {escape(shlex.quote(str(out)))}",
         highlight=False,
         soft_wrap=True,
     )

@@ -114,6 +114,8 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
             f"{ids}: these are IDs of other items than those of {data}, or in another order; IDs made in Python have the "
             "items' own ids if they are saved as ids.named(data.item_ids)."
         )
+    if dataset is not None and known.facts.get("data", dataset.fingerprint) != dataset.fingerprint:
+        raise InputError(f"{ids}: these IDs were made for another Dataset than {data}, or it was prepared again since.")
     found = quality(known, vectors.vectors if vectors else None, dataset)
     if as_json:
         print_json({"ids_file": str(ids), **known.facts, **found})
@@ -138,6 +140,10 @@ def _of_run(folder: Path, embeddings: Path | None, data: Path | None) -> tuple[P
             f"{folder}: there are no semantic IDs here, {reason}; name a file of IDs, or a run that has some."
         )
     known = Path(run["data"]) if run["data"] and Path(run["data"]).exists() else None
+    if data is None and known is None:
+        errors.print(
+            "The Dataset of this run is not there any more; give it with --data to see overlaps", highlight=False
+        )
     return folder / stages["quantizer"] / "ids.parquet", embeddings or folder / stages["encoder"], data or known
 
 

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from resid.data.engines import ROW
 from resid.data.settings import PrepareSettings
 from resid.data.tables import Table, typed
 from resid.errors import InputError
@@ -12,7 +13,7 @@ PATH_SEPARATOR = " > "
 def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     """Return the columns of the item table that become fields; the user must have named them."""
     if settings.fields is None:
-        shown = ", ".join(items.frame.collect_schema().names())
+        shown = ", ".join(name for name in items.frame.collect_schema().names() if name != ROW)
         raise InputError(
             f"{items.name}: name the columns that describe an item with fields (--fields), out of {shown}."
         )

@@ -25,8 +25,9 @@ def refuse_foreign_folder(folder: Path, manifest: str) -> None:
             break
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if foreign := present - _listed_files(folder / manifest):
+        first = min(foreign, key=lambda name: (name.startswith("."), name))  # hidden files are not what one sees
         raise InputError(
-            f"{folder}: this exists and is not a folder that resid wrote (it has {min(foreign)}); "
+            f"{folder}: this exists and is not a folder that resid wrote (it has {first}); "
             "choose another folder, or remove it yourself."
         )
 

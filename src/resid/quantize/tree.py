@@ -151,7 +151,9 @@ def checked_branching(branching: Sequence[int] | str, items: int) -> tuple[int, 
         return automatic_branching(items)
     given: tuple[Any, ...] = tuple(branching) if isinstance(branching, Sequence | np.ndarray) else ()
     if not given or any(not isinstance(width, Integral) or width < 1 for width in given):
-        raise ValueError(f"branching={branching!r} must be one or more whole numbers of at least 1.")
+        raise ValueError(
+            f"branching={branching!r} must be whole numbers of at least 1, one for every level, as (32, 40)."
+        )
     widths = tuple(int(width) for width in given)
     if math.prod(widths) > items:
         raise ValueError(
