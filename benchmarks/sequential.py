@@ -2,9 +2,9 @@
 
     pip install -c constraints.txt -e '.[compare]'
     python benchmarks/sequential.py --data runs/data/beauty     # without --data a synthetic shop
-    python benchmarks/sequential.py --data runs/data/beauty --parts evaluation
+    python benchmarks/sequential.py --data runs/data/beauty --parts evaluation --models SASRec
 
-Writes benchmarks/sequential.json; parts that are not asked for keep their last figures.
+Writes benchmarks/sequential.json; parts and models that are not asked for keep their last figures.
 
 1. Windows per second of training: SASRec and BERT4Rec, here and by RecBole, the same data, size, loss (softmax over all
    items) and windows per step; a few steps of the two sides in turn, from reading the batch to the optimizer's step.
@@ -36,6 +36,7 @@ from resid.train import make_optimizers
 
 SIZES = {"width": 128, "layers": 2, "heads": 4, "hidden": 512, "dropout": 0.1}
 BATCH, LONGEST, TURN, EPOCHS = 2048, 31, 4, 4
+MODELS = {"SASRec": (SASRec, SASRecSettings), "BERT4Rec": (BERT4Rec, BERT4RecSettings)}
 
 
 def endless(batches):
@@ -200,17 +201,18 @@ def timed(function) -> float:
     return time.perf_counter() - begin
 
 
-def pairs(data: Dataset):
+def pairs(data: Dataset, models: list[str]):
     """Yield the name of a model, ours as it is before training, and RecBole's."""
     options = SIZES | {"batch_size": BATCH, "loss": "softmax", "similarity": "dot", "epochs": EPOCHS}
-    for name, kind, settings in (("SASRec", SASRec, SASRecSettings), ("BERT4Rec", BERT4Rec, BERT4RecSettings)):
+    for name in models:
+        kind, settings = MODELS[name]
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # RecBole writes logs where it stands
             yield name, build(kind, settings(**options), data), RecBole(name, data, Path(folder))
 
 
-def training(data: Dataset, turns: int) -> dict:
+def training(data: Dataset, turns: int, models: list[str]) -> dict:
     found = {}
-    for name, model, peer in pairs(data):
+    for name, model, peer in pairs(data, models):
         difference = same_scores(peer, model, data) if name == "SASRec" else None
         assert difference is None or difference < 1e-4, difference
         sides = {"ours": ours(model, data, model.settings), "recbole": peer.side()}
@@ -228,9 +230,9 @@ def training(data: Dataset, turns: int) -> dict:
     return found
 
 
-def evaluation(data: Dataset, turns: int) -> dict:
+def evaluation(data: Dataset, turns: int, models: list[str]) -> dict:
     found = {}
-    for name, model, peer in pairs(data):
+    for name, model, peer in pairs(data, models):
         model.fit(data)
         metrics = ranking_metrics(model.ranks(data.test)[0])
         peer.evaluate()  # both have run once now
@@ -263,7 +265,7 @@ def random_data(items: int) -> Dataset:
     return Dataset.from_tables(log, k_core=1)
 
 
-def growth(_: Dataset, turns: int) -> dict:
+def growth(_: Dataset, turns: int, __: list[str]) -> dict:
     settings = SASRecSettings(**SIZES, batch_size=BATCH, loss="sampled")
     sides = {}
     for items in (25_000, 500_000):
@@ -286,6 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path)
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
@@ -303,7 +306,7 @@ def main() -> None:
     for part in arguments.parts.split(","):
         about = {"users": data.n_users, "items": data.n_items, "windows": len(data.train)} if part != "growth" else {}
         common = {"threads": torch.get_num_threads(), "batch_size": BATCH} | about
-        found[part] = common | PARTS[part](data, arguments.turns)
+        found[part] = found.get(part, {}) | common | PARTS[part](data, arguments.turns, arguments.models.split(","))
         print(part, json.dumps(found[part], indent=1), flush=True)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
