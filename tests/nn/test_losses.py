@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from resid.nn.losses import binary, draw_candidates, grouped_scores, sampled_softmax
+from resid.nn.losses import binary, draw_candidates, grouped_scores, sampled_softmax, whole_softmax
 
 N, WIDTH, ITEMS = 11, 6, 9
 
@@ -24,6 +24,25 @@ def scores_one_by_one(table, queries, targets, drawn):
         own = float(queries[row] @ table[targets[row]])
         others = drawn[row // -(-len(queries) // len(drawn))].tolist()
         yield own, [float(queries[row] @ table[item]) for item in others if item != targets[row]]
+
+
+@pytest.mark.parametrize("in_memory", [1, 3 * ITEMS, 2**22])
+def test_whole_softmax(parts, in_memory, monkeypatch):
+    monkeypatch.setattr("resid.nn.losses._SCORES", in_memory)
+    table, queries, targets, _ = parts
+    table, queries = 30 * table.double(), queries.double()  # so that exponentials would overflow
+    for part in (table, queries):
+        part.requires_grad_()
+    wanted = torch.nn.functional.cross_entropy(queries @ table.T, targets)
+    found = whole_softmax(queries, table, targets)
+    torch.testing.assert_close(found, wanted)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(3 * loss, (queries, table)) for loss in (found, wanted)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+    half = whole_softmax(queries.detach().bfloat16(), table.detach().bfloat16(), targets)
+    assert half.dtype == torch.float32
+    assert float(half) == pytest.approx(wanted.item(), rel=0.05)
 
 
 @pytest.mark.parametrize("share", [1, 4, 32])

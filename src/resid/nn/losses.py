@@ -1,12 +1,63 @@
 """What queries lose that should be nearest to their targets: over all candidates, or over a few that are drawn.
 
-A score is a product; queries and candidates of length 1, times a scale, make it a scaled cosine. Every function returns a
-loss for each query, shape (queries,).
+A score is a product; queries and candidates of length 1, times a scale, make it a scaled cosine. The losses over candidates
+that are drawn are for each query, shape (queries,).
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as f
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_SCORES = 2**22  # that are in memory at a time
+
+
+def whole_softmax(queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the targets among all candidates.
+
+    As `cross_entropy` of the product, but a few queries at a time and with their gradients at once: the scores of all
+    queries are never in memory together, where they would take longer to write and read than to compute.
+
+    Parameters
+    ----------
+    queries
+        Shape (queries, width).
+    candidates
+        Shape (candidates, width).
+    targets
+        The number of each query's candidate, shape (queries,).
+    """
+    precise = torch.promote_types(queries.dtype, torch.float32)
+    with torch.autocast(queries.device.type, enabled=False):
+        loss: Tensor = _WholeSoftmax.apply(queries.to(precise), candidates.to(precise), targets)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _WholeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+        of_queries, of_candidates = torch.empty_like(queries), torch.zeros_like(candidates)
+        total = queries.new_zeros(())
+        step = max(1, _SCORES // len(candidates))
+        for some in (slice(first, first + step) for first in range(0, len(queries), step)):
+            scores, wanted = queries[some] @ candidates.T, targets[some, None]
+            own, highest = scores.gather(1, wanted), scores.amax(dim=1, keepdim=True)
+            mass = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
+            total += (mass.log() + highest - own).sum()
+            slopes = scores.div_(mass).scatter_add_(1, wanted, torch.full_like(own, -1.0))  # of the loss, by score
+            of_queries[some] = slopes @ candidates
+            of_candidates.addmm_(slopes.T, queries[some])
+        context.save_for_backward(of_queries, of_candidates)
+        return total / len(queries)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        of_queries, of_candidates = context.saved_tensors
+        share = gradients[0] / len(of_queries)
+        return of_queries * share, of_candidates * share, None
 
 
 def draw_candidates(queries: int, size: int, count: int, share: int, generator: torch.Generator) -> Tensor:

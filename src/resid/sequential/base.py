@@ -27,7 +27,7 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.errors import InputError, TrainingError
 from resid.evaluate import NOT_FOUND
 from resid.nn import FieldTables
-from resid.nn.losses import binary, draw_candidates, sampled_softmax
+from resid.nn.losses import binary, draw_candidates, sampled_softmax, whole_softmax
 from resid.progress import Progress
 from resid.recommender import Catalogue, Indices, Scores, leave_out
 from resid.sequential.settings import SequentialSettings
@@ -79,7 +79,7 @@ class SequentialModel(nn.Module, ABC):
         """Return the mean loss of queries, shape (n, width), that should find items, shape (n,)."""
         queries = self.scaled(queries)
         if self.loss_kind == "softmax":
-            return f.cross_entropy(queries @ self.candidates().T, targets)
+            return whole_softmax(queries, self.candidates(), targets)
         settings, count = self.settings, len(self.outputs.codes)
         how = (1, 1) if self.loss_kind == "binary" else (settings.negatives, settings.share_negatives)
         drawn = draw_candidates(len(queries), count, *how, generator).to(targets.device)
