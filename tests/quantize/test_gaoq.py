@@ -211,8 +211,8 @@ class TestNewVectors:
 class TestRefusals:
     @pytest.mark.parametrize(
         ("branching", "match"),
-        [((0, 3), "at least 1"), ((), "one or more"), ((2.5, 3), "at least 1"), ((50, 50), "2,500 leaves for 100"),
-         ("many", "'auto'"), (5, "one or more"), (None, "one or more"), ((2**40, 2**40), "1,208,925,819,614,629,174,706,176")],
+        [((0, 3), "at least 1"), ((), "one for every level"), ((2.5, 3), "at least 1"), ((50, 50), "2,500 leaves for 100"),
+         ("many", "'auto'"), (5, "one for every level"), (None, "one for every level"), ((2**40, 2**40), "1,208,925,819,614,629,174,706,176")],
     )  # fmt: skip
     def test_branching(self, branching, match):
         with pytest.raises(ValueError, match=match):
