@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +15,9 @@ import pytest
 
 import resid
 from resid import Dataset, InputError, Recommender
+from resid.data.splits import Split
 from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
+from resid.train.loop import _Run
 
 
 def walks() -> Dataset:
@@ -22,6 +26,20 @@ def walks() -> Dataset:
     items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
     log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
     return Dataset.from_tables(log, items, ["store"])
+
+
+def interrupt_after(count, monkeypatch):
+    """Send the process a signal in that step of training, as a user does who presses Ctrl-C."""
+    steps, step = [], _Run._step
+
+    def counted(self, batch):
+        steps.append(1)
+        if len(steps) == count:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, batch)
+
+    monkeypatch.setattr(_Run, "_step", counted)
+    return steps
 
 
 class RecommenderContract:
@@ -172,6 +190,24 @@ class RecommenderContract:
         assert table["rank"].drop_nulls().to_list() == [rank + 1 for rank in kept if rank < 5]
         with pytest.raises(InputError, match="ranks were looked for up to 5, so there are no figures at 10"):
             found.figures((5, 10))
+
+    def test_ranks_after_a_long_history(self, model, data):
+        """What was seen before the items that are read is dropped from the ranks, as `recommend` leaves it out."""
+        history = ["i5", "i6"] + ["i1", "i2", "i3"] * 30
+        ids = data.item_ids.to_list()
+        for target in ("i0", "i8", "i5"):
+            sequence = np.array([ids.index(item) for item in [*history, target]], dtype=np.int32)
+            end, first = np.array([len(history)]), np.array([0])
+            windows = Split("test", sequence, end - model.catalogue_.max_history, end, first, first, len(ids))
+            kept, dropped = model.ranks(windows, 12)
+            for rank, exclude in ((kept[0], False), (dropped[0], True)):
+                items = model.recommend(history, 12, exclude_seen=exclude, **self.asking(data, 0))[0].tolist()
+                assert rank == (items.index(target) if target in items else NOT_FOUND)
+
+    def test_an_option_that_it_does_not_have(self, model, data):
+        for ask in (lambda: model.recommend(self.HISTORIES, exakt=True), lambda: evaluate(model, data, exakt=True)):
+            with pytest.raises(InputError, match="has no option 'exakt'"):
+                ask()
 
     def test_another_process_recommends_the_same(self, model, tmp_path):
         model.save(tmp_path / "saved")

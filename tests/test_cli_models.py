@@ -187,4 +187,6 @@ class TestRun:
         assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
         assert "decoding" not in json.loads(capsys.readouterr().out.splitlines()[-1])
         assert main(["evaluate", str(tmp_path / "run"), "--decoding", "exact"]) == 2
-        assert "is no generator, it always ranks the whole catalogue" in capsys.readouterr().err
+        assert "is no generator, it always ranks all items" in capsys.readouterr().err
+        assert main(["recommend", str(tmp_path / "run"), "--history", "a", "--decoding", "free"]) == 2
+        assert "--decoding free: a CoOccurrence is no generator" in capsys.readouterr().err

@@ -23,14 +23,21 @@ def test_metrics_are_those_of_ranx():
     import ranx
 
     random = np.random.default_rng(0)
-    items = np.stack([random.permutation(40)[:12] for _ in range(60)])
+    scores = random.integers(0, 9, size=(60, 40)).astype(float)  # so that many items share a score
     targets = random.integers(0, 40, size=60)
+    items = np.argsort(-scores, axis=1, kind="stable")[:, :12]  # of equals, the first of the catalogue
     wanted = ranx.Qrels({f"u{user}": {f"i{target}": 1} for user, target in enumerate(targets)})
+    names = ["recall@5", "recall@10", "ndcg@5", "ndcg@10"]
+    ties = 1e-6 * np.arange(40)  # ranx leaves the order of equals open; this is ours
     run = ranx.Run(
-        {f"u{u}": {f"i{item}": 100.0 - place for place, item in enumerate(row)} for u, row in enumerate(items)}
+        {f"u{u}": {f"i{item}": row[item] - ties[item] for item in range(40)} for u, row in enumerate(scores)}
     )
-    theirs = ranx.evaluate(wanted, run, ["recall@5", "recall@10", "ndcg@5", "ndcg@10"])
-    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(theirs)
+    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(ranx.evaluate(wanted, run, names))
+    # Where the target has its score alone, the ties of the others make no difference, and ranx gets the plain scores.
+    scores[np.arange(60), targets] += 0.5
+    items = np.argsort(-scores, axis=1, kind="stable")[:, :12]
+    run = ranx.Run({f"u{u}": {f"i{item}": row[item] for item in range(40)} for u, row in enumerate(scores)})
+    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(ranx.evaluate(wanted, run, names))
 
 
 def test_intervals():

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -143,6 +144,7 @@ class Recommender(ABC):
         deny: Iterable[Any] | None = None,
         users: Sequence[Any] | None = None,
         progress: Progress | None = None,
+        **options: Any,
     ) -> tuple[NDArray[Any], Scores]:
         """Return the k best items after each history, the best first.
 
@@ -163,10 +165,12 @@ class Recommender(ABC):
         deny
             Ids of items that may not be recommended.
         users
-            The id of every history's user. A model that has learnt something of each of them (HGN with `user_vectors`) takes it into account,
-            and takes the mean of all for a user who is not known or not given; others do not look at it.
+            The id of every history's user. A model that has learnt something of each of them (HGN with `user_vectors`)
+            takes it into account, and the mean of all for a user who is not known or not given; others do not look at it.
         progress
             Counts the users.
+        options
+            How a generator decodes, see its `top`: `beam`, `constrained`, `exact`.
 
         Returns
         -------
@@ -174,6 +178,7 @@ class Recommender(ABC):
             Ids and scores, shape (users, k), or (k,) for a single history; None and -inf where there are fewer items.
         """
         self._require_fit()
+        self._require_options(options)
         single, rows = _rows(histories)
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
             raise InputError(
@@ -186,9 +191,9 @@ class Recommender(ABC):
         scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
         with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
             for some, batch in _by_length(known, self.catalogue_.max_history, whole=exclude_seen):
-                options = {"users": numbers[some]} if numbers is not None else {}
+                more = options | ({"users": numbers[some]} if numbers is not None else {})
                 items[some], scores[some] = (
-                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed, **options)
+                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed, **more)
                     if batch.shape[1]
                     else self._popular(len(some), k, allowed)
                 )
@@ -220,18 +225,25 @@ class Recommender(ABC):
         kept, dropped
             With items of the history kept among the recommendations, and with them dropped; each of shape (windows,).
         """
+        self._require_options(options)
         kept = np.full(len(windows), NOT_FOUND, dtype=np.int64)
         dropped = kept.copy()
+        whole = windows.unbounded
+        sizes = _rounded(whole.end - whole.begin, self.catalogue_.max_history)
         with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
-            for batch in Batches(windows, _USERS, shuffle=False):
-                kept[batch.index], dropped[batch.index] = self._ranks(batch, k, **options)
-                advance(len(batch))
+            for size in np.unique(sizes):
+                members = np.flatnonzero(sizes == size)
+                for batch in Batches(whole.take(members), _USERS, shuffle=False):
+                    users = members[batch.index]
+                    kept[users], dropped[users] = self._ranks(batch, k, **options)
+                    advance(len(batch))
         return kept, dropped
 
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
-        """Return the ranks of a batch's targets, with seen items kept and dropped."""
+        """Return the ranks of the targets of whole histories, with seen items kept and dropped."""
         # As many more as a history has items, so that k are left without those.
-        items, _ = self.top(batch.histories, k + self.catalogue_.max_history, **options)
+        more = int(_rounded(np.array(batch.histories.shape[1]), self.catalogue_.max_history))
+        items, _ = self.top(batch.histories, k + more, **options)
         fresh, _ = leave_out(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
         return ranks_of(items[:, :k], batch.targets), ranks_of(fresh, batch.targets)
 
@@ -279,6 +291,11 @@ class Recommender(ABC):
     def _require_fit(self) -> None:
         if not self.fitted:
             raise InputError("the model is not fitted yet; call fit first.")
+
+    def _require_options(self, options: dict[str, Any]) -> None:
+        for name in options:
+            if name not in signature(self.top).parameters:
+                raise InputError(f"a {type(self).__name__} has no option '{name}'.")
 
     def _known(self, rows: list[Sequence[Any]]) -> list[Indices]:
         """Return histories as indices without what is not known, and tell in the log what that was."""
@@ -409,14 +426,19 @@ def _by_length(known: list[Indices], longest: int, *, whole: bool) -> Iterator[t
     lengths = np.array([len(indices) for indices in known], dtype=np.int64)
     if not whole:
         lengths = np.minimum(lengths, longest)
-    doublings = np.ceil(np.log2(np.maximum(lengths, longest) / longest)).astype(np.int64)
-    groups = np.where(lengths == 0, -1, doublings)  # none, up to `longest`, up to twice that, ...
-    for group in np.unique(groups):
-        members = np.flatnonzero(groups == group)
+    sizes = np.where(lengths == 0, 0, _rounded(lengths, longest))
+    for size in np.unique(sizes):
+        members = np.flatnonzero(sizes == size)
         members = members[np.argsort(lengths[members], kind="stable")]
         for users in np.split(members, range(_USERS, len(members), _USERS)):
-            width = int(lengths[users].max()) if group <= 0 else longest * 2 ** int(group)
+            width = int(lengths[users].max()) if size <= longest else int(size)
             batch = np.full((len(users), width), PADDING, dtype=np.int64)
             for row, user in enumerate(users):
                 batch[row, width - lengths[user] :] = known[user][len(known[user]) - lengths[user] :]
             yield users, batch
+
+
+def _rounded(lengths: Indices, longest: int) -> Indices:
+    """Return `longest` where it is enough for a length, and twice, four times, ... as much where that is."""
+    rounded: Indices = longest * 2 ** np.ceil(np.log2(np.maximum(lengths, longest) / longest)).astype(np.int64)
+    return rounded

@@ -10,7 +10,7 @@ from resid.evaluate import ranking_metrics
 from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
 from resid.quantize import GAOQ, SemanticIds
 from resid.train import TrainingError
-from tests.recommender_contract import RecommenderContract, walks
+from tests.recommender_contract import RecommenderContract, interrupt_after, walks
 
 SMALL = {"width": 32, "hidden": 64, "layers": 2, "heads": 2, "dropout": 0.0, "batch_size": 16, "seed": 1}
 KINDS = {
@@ -50,13 +50,22 @@ class TestGenerators:
         evaluated = {record["epoch"]: record["ndcg@10"] for record in model.history_ if "ndcg@10" in record}
         assert evaluated[model.best_epoch_] == max(evaluated.values())
 
-    def test_it_continues(self, kind, data, ids, vectors, tmp_path):
-        whole = KINDS[kind](epochs=3, patience=0).fit(data, ids, vectors, tmp_path)
-        again = KINDS[kind](epochs=3, patience=0).fit(data, ids, vectors, tmp_path)  # finished already
-        for ours, theirs in zip(whole.model_.parameters(), again.model_.parameters(), strict=True):
-            assert torch.equal(ours, theirs)
+    def test_it_continues(self, kind, data, ids, vectors, tmp_path, monkeypatch):
+        settings = {"epochs": 3, "patience": 0, "dropout": 0.2}
+        whole = KINDS[kind](**settings).fit(data, ids, vectors)
+        for stops in (2, 20):
+            steps = interrupt_after(stops, monkeypatch)
+            with pytest.raises(KeyboardInterrupt):
+                KINDS[kind](**settings).fit(data, ids, vectors, tmp_path)
+            assert len(steps) == stops
+            monkeypatch.undo()
+        for _ in range(2):  # the second time it is finished already
+            parts = KINDS[kind](**settings).fit(data, ids, vectors, tmp_path)
+            for ours, theirs in zip(whole.model_.parameters(), parts.model_.parameters(), strict=True):
+                assert torch.equal(ours, theirs)
+            assert [r["loss"] for r in whole.history_] == [r["loss"] for r in parts.history_]
         with pytest.raises(InputError, match="a run of another configuration, 'width' was 32 and is 16"):
-            KINDS[kind](epochs=3, patience=0, width=16, heads=1).fit(data, ids, vectors, tmp_path)
+            KINDS[kind](**settings, width=16, heads=1).fit(data, ids, vectors, tmp_path)
 
     def test_recommendations(self, kind, data, ids, vectors):
         model = KINDS[kind](epochs=1).fit(data, ids, vectors)
@@ -90,6 +99,17 @@ class TestGenerators:
     def test_ids_of_another_catalogue(self, kind, data, ids):
         with pytest.raises(InputError, match="5 IDs and 12 items"):
             KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.sizes))
+        with pytest.raises(InputError, match="item 0 is i9 there and i0 in the Dataset"):
+            KINDS[kind]().fit(data, ids.named(data.item_ids.reverse()))
+
+    def test_vectors_that_are_none(self, kind, data, ids, vectors):
+        model, nothing = KINDS[kind](read_vectors=True), vectors.copy()
+        nothing[3, 1] = np.nan
+        for wrong in (vectors[:7], np.concatenate([vectors, vectors]), vectors[0], vectors.astype(int)):
+            with pytest.raises(InputError, match="the vectors must be a matrix of decimals with a row for each of 12"):
+                model.fit(data, ids, wrong)
+        with pytest.raises(InputError, match="the vector of item 3 has a value that is no number"):
+            model.fit(data, ids, nothing)
 
 
 class _GeneratorContract(RecommenderContract):
@@ -116,7 +136,6 @@ class _GeneratorContract(RecommenderContract):
             [item for item in row if item >= 0] == [i for i in all_ if i in row]
             for row, all_ in zip(free.tolist(), valid.tolist(), strict=True)
         )
-        assert 0 <= model.invalid_share(histories) < 1
 
     def test_semantic_ids(self, model, data):
         assert model.semantic_ids.columns == ["item", "c1", "c2", "c3"]
@@ -129,6 +148,21 @@ class TestOnePassContract(_GeneratorContract):
 
 class TestT5Contract(_GeneratorContract):
     kind = "t5"
+
+
+@pytest.mark.parametrize(("read", "write"), [(False, True), (True, False), (False, False)])
+def test_vectors_are_read_and_written_or_not(read, write, data, ids, vectors):
+    model = KINDS["onepass"](epochs=1, read_vectors=read, write_vectors=write).fit(data, ids, vectors)
+    assert (model.model_.project is not None) == read
+    assert (model.model_.decoders[0].ask is not None) == write
+    assert (model.model_.vectors is not None) == (read or write)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_share_of_ids_that_no_item_has(kind, data):
+    codes = np.array([[item % 3, item % 2, item % 4] for item in range(12)])
+    model = KINDS[kind](epochs=1, beam=24).fit(data, SemanticIds(codes))  # as many beams as there are combinations
+    assert model.invalid_share(np.array([[PADDING, 3, 4], [5, 6, 7]])) == pytest.approx(1 - 12 / 24)
 
 
 def test_items_of_one_id_come_by_popularity(data):

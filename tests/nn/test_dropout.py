@@ -35,3 +35,23 @@ def test_gradient_seed_and_evaluation():
     assert torch.equal(values.grad, first.detach())
     assert layer.eval()(values) is values
     assert Dropout(0.0).train()(values) is values
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.3])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_short_ways_are_the_long_ones(chance, training):
+    """Added, and after a rectifier and before a layer: the same values and gradients from the same draws."""
+    dropout = Dropout(chance).train(training)
+    first, layer = torch.nn.Linear(6, 9), torch.nn.Linear(9, 5)
+    tokens, other = torch.randn(11, 6, requires_grad=True), torch.randn(11, 5, requires_grad=True)
+    weights = [tokens, other, *first.parameters(), *layer.parameters()]
+
+    def gradients(compute):
+        torch.manual_seed(3)
+        values = compute()
+        return [values, *torch.autograd.grad(values.square().sum(), weights)]
+
+    long = gradients(lambda: other + dropout(layer(dropout(first(tokens).relu()))))
+    short = gradients(lambda: dropout.added(other, dropout.rectified(first(tokens), layer)))
+    for one, two in zip(long, short, strict=True):
+        assert torch.allclose(one, two, atol=1e-5)

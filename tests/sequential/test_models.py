@@ -15,10 +15,11 @@ from resid.data import synthetic_shop
 from resid.evaluate import ranking_metrics
 from resid.quantize import GAOQ
 from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
+from resid.sequential.s3rec import Pretraining
 from resid.train import TrainingError
 from resid.train.checkpoint import load_checkpoint
 from resid.train.recommender import TrainedRecommender
-from tests.recommender_contract import RecommenderContract, walks
+from tests.recommender_contract import RecommenderContract, interrupt_after, walks
 
 SMALL = {"width": 32, "dropout": 0.0, "batch_size": 64, "learning_rate": 3e-3, "seed": 1}
 LAYERS = {"layers": 1, "heads": 2, "hidden": 64}
@@ -226,7 +227,7 @@ class TestContinuing:
         whole = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0).fit(fifty, tmp_path / "whole")
         for stops in (3, 9):  # within pre-training, and after it
             model = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0)
-            steps = _interrupt_after(stops, monkeypatch)
+            steps = interrupt_after(stops, monkeypatch)
             with pytest.raises(KeyboardInterrupt):
                 model.fit(fifty, tmp_path / "parts")
             assert len(steps) == stops
@@ -244,23 +245,24 @@ class TestContinuing:
             KINDS["sasrec"](epochs=1, width=16).fit(fifty, tmp_path)
 
 
-def _interrupt_after(count, monkeypatch):
-    """Send the process a signal in that step of training, as a user does who presses Ctrl-C."""
-    import os
-    import signal
+def test_pretraining_reads_no_more_than_training():
+    """Targets of validation and test that are trained on besides are none of S3-Rec's histories."""
+    rows = [(user, item, step) for user in "abcd" for step, item in enumerate(["p", "q", "r", f"x{user}", f"y{user}"])]
+    log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    data = Dataset.from_tables(log, k_core=1, add_unseen_targets=True)
+    assert len(data.train) == 4 * (2 + 2)
+    read = []
+    original = Pretraining.cut
 
-    from resid.train.loop import _Run
+    def cut(self, items, generator):
+        read.append(items)
+        return original(self, items, generator)
 
-    steps, step = [], _Run._step
-
-    def counted(self, batch):
-        steps.append(1)
-        if len(steps) == count:
-            os.kill(os.getpid(), signal.SIGINT)
-        return step(self, batch)
-
-    monkeypatch.setattr(_Run, "_step", counted)
-    return steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pretraining, "cut", cut)
+        KINDS["s3rec"](epochs=1).fit(data)
+    names = {data.item_ids[int(item)] for items in read for item in items.unique() if item >= 0}
+    assert names == {"p", "q", "r"}
 
 
 def test_fields_that_are_not_there(fifty):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, InputError, load
+from resid import Dataset, InputError, Recommender, load
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.data.batches import Batches
 from resid.data.dataset import MANIFEST as DATASET
@@ -16,6 +16,7 @@ from resid.evaluate import evaluate as measure
 from resid.pipeline import EVALUATION, read_run
 from resid.progress import ConsoleProgress
 
+Decoding = Literal["beam", "exact", "free"]
 _FREE_USERS = 2_000  # whose free beams are looked at for IDs that no item has
 
 
@@ -26,7 +27,7 @@ def evaluate(
     data: Path | None = None,
     split: Literal["test", "validation"] = "test",
     cutoffs: str = "5,10",
-    decoding: Literal["beam", "exact", "free"] = "beam",
+    decoding: Decoding = "beam",
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,10 +55,8 @@ def evaluate(
     if out is not None and (out.is_file() or (out / DATASET).exists()):
         raise InputError(f"{out}: this is a {'file' if out.is_file() else 'Dataset'}; name a folder for the figures.")
     recommender, dataset = load(model), _dataset(model, data)
+    options = decoding_options(recommender, decoding)
     generator = hasattr(recommender, "invalid_share")
-    if decoding != "beam" and not generator:
-        raise InputError(f"--decoding {decoding}: {model} is no generator, it always ranks the whole catalogue.")
-    options: dict[str, Any] = {"exact": {"exact": True}, "free": {"constrained": False}, "beam": {}}[decoding]
     progress = ConsoleProgress(errors)
     found = measure(recommender, dataset, split, max(wanted), progress=progress, **options)
     figures: dict[str, Any] = {"decoding": decoding} if generator else {}
@@ -79,6 +78,13 @@ def evaluate(
     _print(figures, wanted)
     if folder is not None:
         output.print(f"Wrote {escape(str(folder / name))}.json and .parquet", highlight=False, soft_wrap=True)
+
+
+def decoding_options(model: Recommender, decoding: Decoding) -> dict[str, Any]:
+    """Return the options of `top` for a way of decoding, which only generators have."""
+    if decoding != "beam" and not hasattr(model, "invalid_share"):
+        raise InputError(f"--decoding {decoding}: a {type(model).__name__} is no generator, it always ranks all items.")
+    return {"exact": {"exact": True}, "free": {"constrained": False}, "beam": {}}[decoding]
 
 
 def _cutoffs(text: str) -> tuple[int, ...]:

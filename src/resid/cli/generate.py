@@ -48,8 +48,7 @@ def generate(
     from resid.quantize import SemanticIds
 
     dataset, known = Dataset.load(data), SemanticIds.load(ids)
-    if known.item_ids.cast(str).to_list() != [str(item) for item in dataset.item_ids]:
-        raise InputError(f"{ids}: these are IDs of other items than those of {data}, or in another order.")
+    known.require_items(dataset.item_ids, ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     if vectors and vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")

@@ -109,11 +109,8 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     dataset = Dataset.load(data) if data else None
     if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
         raise InputError(f"{ids}: these IDs were made of other embeddings than {embeddings}.")
-    if dataset is not None and known.item_ids.cast(str).to_list() != [str(item) for item in dataset.item_ids]:
-        raise InputError(
-            f"{ids}: these are IDs of other items than those of {data}, or in another order; IDs made in Python have the "
-            "items' own ids if they are saved as ids.named(data.item_ids)."
-        )
+    if dataset is not None:
+        known.require_items(dataset.item_ids, ids)
     if dataset is not None and known.facts.get("data", dataset.fingerprint) != dataset.fingerprint:
         raise InputError(f"{ids}: these IDs were made for another Dataset than {data}, or it was prepared again since.")
     found = quality(known, vectors.vectors if vectors else None, dataset)

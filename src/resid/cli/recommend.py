@@ -11,6 +11,7 @@ from rich.table import Table
 
 from resid import InputError, Recommender, load
 from resid.cli.app import AsJson, app, column_names, errors, output, print_json
+from resid.cli.evaluate import Decoding, decoding_options
 from resid.data.engines import ROW
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
@@ -32,6 +33,7 @@ def recommend(
     exclude_seen: Annotated[bool, Parameter(negative="")] = False,
     allow: Path | None = None,
     deny: Path | None = None,
+    decoding: Decoding = "beam",
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +60,9 @@ def recommend(
         A text file with an item id per line: nothing else is recommended.
     deny
         A text file with an item id per line: these are not recommended.
+    decoding
+        Of a generator: beams over the IDs that items have; exact, which scores the whole catalogue; or free beams, which
+        may write IDs that no item has.
     out
         With --histories: the Parquet file to write, with the columns user, rank, item and score.
     as_json
@@ -88,6 +93,7 @@ def recommend(
         deny=_read_ids(deny, known.dtype),
         users=_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
         progress=ConsoleProgress(errors) if histories else None,
+        **decoding_options(recommender, decoding),
     )
     if users is not None and out is not None:
         found = pl.DataFrame(

@@ -73,6 +73,13 @@ class SequenceBatch(_Rows):
     items: NDArray[np.int64]
     first_target: NDArray[np.int64]
 
+    @property
+    def are_targets(self) -> NDArray[np.bool_]:
+        """Which items after the first of their piece are targets, shape (batch, longest piece - 1)."""
+        place = np.arange(1, self.items.shape[1])
+        targets: NDArray[np.bool_] = (self.items[:, 1:] != PADDING) & (place >= self.first_target[:, None])
+        return targets
+
 
 @dataclass(eq=False)
 class VectorBatch(_Rows):

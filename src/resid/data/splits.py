@@ -5,6 +5,7 @@ in the sequence of all histories.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ class Split:
         The Dataset's sequence of item indices.
     begin, end : ndarray of int64, shape (n_windows,)
         Window w has the history ``sequence[begin[w]:end[w]]`` and the target ``sequence[end[w]]``.
+    first : ndarray of int64, shape (n_windows,)
+        Where the user's first interaction is, which may be before the window.
     users : ndarray of int32, shape (n_windows,)
         Whose window it is.
     n_items : int
@@ -38,6 +41,7 @@ class Split:
     sequence: Items
     begin: Positions
     end: Positions
+    first: Positions
     users: NDArray[np.int32]
     n_items: int
     fingerprint: str = ""
@@ -64,7 +68,16 @@ class Split:
         if count >= len(self):
             return self
         drawn = np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))
-        return replace(self, begin=self.begin[drawn], end=self.end[drawn], users=self.users[drawn])
+        return self.take(drawn)
+
+    def take(self, index: NDArray[Any]) -> "Split":
+        """Return some windows, by their numbers or by a boolean for each."""
+        return replace(self, **{name: getattr(self, name)[index] for name in ("begin", "end", "first", "users")})
+
+    @property
+    def unbounded(self) -> "Split":
+        """The same targets with all that their users had before, however much."""
+        return replace(self, begin=self.first)
 
     def window(self, index: int) -> tuple[Items, int]:
         """Return the history and the target of one window, as item indices."""
@@ -112,7 +125,7 @@ def split_windows(
 
     def split(name: str, end: Positions, users: NDArray[np.int32]) -> Split:
         begin = np.maximum(starts[users], end - (max_length - 1))
-        return Split(name, sequence, begin, end, users, n_items, fingerprint)
+        return Split(name, sequence, begin, end, starts[users], users, n_items, fingerprint)
 
     return {
         "train": split("train", targets, users),

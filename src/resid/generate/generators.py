@@ -56,6 +56,11 @@ class GeneratorSettings(RecommenderSettings):
     beam: Annotated[int, Field(ge=1)] = 50
     validation_users: Annotated[int, Field(ge=1)] = 5_000
 
+    @property
+    def uses_vectors(self) -> bool:
+        """Whether the items' vectors are used for anything."""
+        return self.read_vectors
+
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"the width, {self.width}, must be a multiple of the heads, {self.heads}")
@@ -90,6 +95,11 @@ class OnePassSettings(GeneratorSettings):
     write_vectors: bool = True
     read_items: bool = True
     patience: Annotated[int, Field(ge=0)] = 5
+
+    @property
+    def uses_vectors(self) -> bool:
+        """Whether the items' vectors are used for anything."""
+        return self.read_vectors or self.write_vectors
 
 
 @dataclass(frozen=True)
@@ -149,22 +159,19 @@ class _Generator(TrainedRecommender[_S, _M]):
         ids
             The IDs of its items, in their order.
         vectors
-            The items' vectors, shape (items, d), for `read_vectors`.
+            The items' vectors, shape (items, d), for the settings that speak of vectors.
         folder, fabric, trackers, progress
             See `resid.train.train`.
         """
         catalogue = Catalogue.of(data)
-        if len(ids) != data.n_items:
-            raise InputError(
-                f"there are {len(ids):,} IDs and {data.n_items:,} items in the Dataset; they do not belong."
-            )
+        ids.require_items(data.item_ids)
+        used = _checked(vectors, data.n_items) if vectors is not None and self.settings.uses_vectors else None
         self.fitted = False
-        read = np.asarray(vectors) if vectors is not None and self.settings.read_vectors else None
-        self._build(catalogue, ids, _reduced(read, self.settings.width) if read is not None else None)
+        self._build(catalogue, ids, _reduced(used, self.settings.width) if used is not None else None)
         configuration = {
             "sizes": list(ids.sizes),
             "ids": _digest(ids.codes),
-            "vectors": _digest(read) if read is not None else None,
+            "vectors": _digest(used) if used is not None else None,
         }
         self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
         self.fitted = True
@@ -268,6 +275,20 @@ class _Generator(TrainedRecommender[_S, _M]):
         self._build(catalogue, ids, bundle.arrays.get("vectors"))
 
 
+def _checked(vectors: NDArray[np.float32], items: int) -> NDArray[np.float32]:
+    """Return the items' vectors, or say why they cannot be that."""
+    dense = np.asarray(vectors)
+    if dense.ndim != 2 or len(dense) != items or not np.issubdtype(dense.dtype, np.floating):
+        raise InputError(
+            f"the vectors must be a matrix of decimals with a row for each of {items:,} items, not one of the shape "
+            f"{dense.shape} and the type {dense.dtype}."
+        )
+    if not np.isfinite(dense).all():
+        row = int(np.argmin(np.isfinite(dense).all(axis=1)))
+        raise InputError(f"the vector of item {row} has a value that is no number; encode again.")
+    return dense
+
+
 def _reduced(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     """Return the principal components of vectors, at most `width` of them, with a mean square of 1."""
     dense = np.asarray(vectors, dtype=np.float32)
@@ -310,6 +331,7 @@ class OnePassGenerator(_Generator[OnePassSettings, OnePassModel]):
             smoothing=s.smoothing,
             forget=s.forget,
             vectors=vectors,
+            read_vectors=s.read_vectors,
             write_vectors=s.write_vectors,
             read_items=s.read_items,
         )

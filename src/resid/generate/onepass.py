@@ -21,7 +21,7 @@ import torch.nn.functional as f
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch
-from resid.nn import CausalLayer, Dropout
+from resid.nn import CausalLayer, Dropout, padded_right
 from resid.quantize.ids import SemanticIds
 
 _SCALE = 12.0  # of cosines, before training
@@ -177,7 +177,8 @@ class LevelDecoder(nn.Module):
 
     def forward(self, state: Tensor, nodes: Tensor) -> Tensor:
         """Return scores, shape (..., width) to (..., codes), after the nodes that were reached, shape (...)."""
-        state = state + self.dropout(self.narrow(self.dropout(f.gelu(self.widen(self.norm(state))))))
+        wide = self.dropout(f.gelu(self.widen(self.norm(state))))
+        state = self.dropout.added(state, self.narrow(wide))
         state = self.out_norm(state)
         scores: Tensor = self.out(state)
         if self.ask is None:
@@ -204,9 +205,11 @@ class OnePassModel(nn.Module):
     forget
         Chance of an item of the history not to be read in a step of training.
     vectors
-        Item vectors, shape (items, d), that are projected and added to the tokens; None reads codes alone.
+        Item vectors, shape (items, d), if there are any.
+    read_vectors
+        Whether they are projected and added to the tokens.
     write_vectors
-        Whether they score what is written as well.
+        Whether they score what is written.
     read_items
         Whether a token also has a vector of the item's own.
     """
@@ -228,6 +231,7 @@ class OnePassModel(nn.Module):
         smoothing: float = 0.1,
         forget: float = 0.1,
         vectors: Tensor | None = None,
+        read_vectors: bool = True,
         write_vectors: bool = True,
         read_items: bool = True,
     ) -> None:
@@ -244,7 +248,7 @@ class OnePassModel(nn.Module):
         self.decoders = nn.ModuleList(
             LevelDecoder(Branches(ids, level, scored), width, hidden, dropout) for level in range(len(self.sizes))
         )
-        self.project = nn.Linear(vectors.shape[1], width) if vectors is not None else None
+        self.project = nn.Linear(vectors.shape[1], width) if vectors is not None and read_vectors else None
         self.dropout = Dropout(dropout)
         for table in (*self.read_tables, *self.written_tables):
             nn.init.normal_(table.weight, std=0.02)
@@ -255,9 +259,9 @@ class OnePassModel(nn.Module):
     def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the cross-entropy of the codes of every position's next item, the mean over positions and levels' sum."""
         items = torch.from_numpy(batch.items).to(self.codes.device)
-        real = items[:, 1:] != PADDING  # positions that have a next item
-        states = self.states(items[:, :-1], generator)[real]  # (targets, width)
-        targets = items[:, 1:][real]
+        trained = torch.from_numpy(batch.are_targets).to(items.device)
+        states = self.states(items[:, :-1], generator)[trained]  # (targets, width)
+        targets = items[:, 1:][trained]
         wanted = self.codes[targets]  # (targets, levels)
         nodes = torch.zeros_like(targets)
         terms = {}
@@ -293,11 +297,8 @@ class OnePassModel(nn.Module):
 
     def read(self, histories: Tensor) -> Tensor:
         """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
-        lengths = (histories != PADDING).sum(dim=1)
-        place = torch.arange(histories.shape[1], device=histories.device)
-        shifted = (place + histories.shape[1] - lengths[:, None]) % max(1, histories.shape[1])
-        states = self.states(histories.gather(1, shifted))  # the items first, padding after them
-        return states[torch.arange(len(histories), device=histories.device), (lengths - 1).clamp_min(0)]
+        items, lengths = padded_right(histories)
+        return self.states(items)[torch.arange(len(items), device=items.device), (lengths - 1).clamp_min(0)]
 
     def next(self, memory: Tensor, written: Written | None, codes: Tensor | None) -> tuple[Tensor, Written]:
         """Return the log-probabilities of a level's codes after what every beam has written; see `T5Model.next`."""

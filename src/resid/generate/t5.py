@@ -108,8 +108,7 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return new vectors of the same shape."""
-        result: Tensor = self.narrow(self.dropout(f.relu(self.widen(tokens))))
-        return result
+        return self.dropout.rectified(self.widen(tokens), self.narrow)
 
 
 class Block(nn.Module):
@@ -126,12 +125,11 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Return new vectors of the same shape, (batch, length, width)."""
         queries, keys, values = self.attend.project(self.attend_norm(hidden))
-        return self.feed_on(hidden + self.dropout(self.attend(queries, keys, values, bias)))
+        return self.feed_on(self.dropout.added(hidden, self.attend(queries, keys, values, bias)))
 
     def feed_on(self, hidden: Tensor) -> Tensor:
         """Do the second part."""
-        added: Tensor = self.dropout(self.feed(self.feed_norm(hidden)))
-        return hidden + added
+        return self.dropout.added(hidden, self.feed(self.feed_norm(hidden)))
 
 
 class DecoderBlock(Block):
@@ -166,11 +164,10 @@ class DecoderBlock(Block):
         if past is not None:
             own = torch.cat([past, own], dim=3)
             keys, values = own
-        added = self.attend(queries, keys, values, bias)
-        hidden = hidden + self.dropout(added).view(hidden.shape)
+        hidden = self.dropout.added(hidden, self.attend(queries, keys, values, bias).view(hidden.shape))
         asked = self.cross.queries(self.cross_norm(hidden).flatten(1, 2))  # beams are queries of one attention
         seen = self.cross(asked, *memory.layers[layer], memory.bias)
-        return self.feed_on(hidden + self.dropout(seen).view(hidden.shape)), own
+        return self.feed_on(self.dropout.added(hidden, seen.view(hidden.shape))), own
 
 
 @dataclass

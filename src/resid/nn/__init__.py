@@ -2,6 +2,6 @@
 
 from resid.nn.dropout import Dropout
 from resid.nn.fields import FieldTables
-from resid.nn.transformer import CausalLayer, EncoderLayer
+from resid.nn.transformer import CausalLayer, EncoderLayer, padded_right
 
-__all__ = ["CausalLayer", "Dropout", "EncoderLayer", "FieldTables"]
+__all__ = ["CausalLayer", "Dropout", "EncoderLayer", "FieldTables", "padded_right"]

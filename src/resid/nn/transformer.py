@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
 
+from resid.data.batches import PADDING
 from resid.nn.dropout import Dropout
 
 
@@ -82,9 +83,9 @@ class EncoderLayer(nn.Module):
         chance = self.dropout.chance if self.training else 0.0
         mixed = f.scaled_dot_product_attention(query, key, value, mask, dropout_p=chance, is_causal=causal)
         mixed = self.project_out(mixed.transpose(1, 2).flatten(2))
-        middle = self.attention_norm(asking + self.dropout(mixed))
-        wide = self.dropout(f.relu(self.widen(middle)))
-        new: Tensor = self.perceptron_norm(middle + self.dropout(self.narrow(wide)))
+        middle = self.attention_norm(self.dropout.added(asking, mixed))
+        narrow = self.dropout.rectified(self.widen(middle), self.narrow)
+        new: Tensor = self.perceptron_norm(self.dropout.added(middle, narrow))
         return new
 
     def attention_of_last(self, tokens: Tensor, attend: Tensor) -> Tensor:
@@ -142,7 +143,13 @@ class CausalLayer(nn.Module):
         split = self.project_in(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (batch, heads, length, width / heads) each
         mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        tokens = tokens + self.dropout(self.project_out(mixed.transpose(1, 2).flatten(2)))
+        tokens = self.dropout.added(tokens, self.project_out(mixed.transpose(1, 2).flatten(2)))
         wide = self.dropout(f.gelu(self.widen(self.perceptron_norm(tokens))))
-        added: Tensor = self.dropout(self.narrow(wide))
-        return tokens + added
+        return self.dropout.added(tokens, self.narrow(wide))
+
+
+def padded_right(histories: Tensor) -> tuple[Tensor, Tensor]:
+    """Return histories with their padding moved to the right, shape (users, length), and their lengths, shape (users,)."""
+    lengths = (histories != PADDING).sum(dim=1)
+    place = torch.arange(histories.shape[1], device=histories.device)
+    return histories.gather(1, (place - lengths[:, None]) % max(1, histories.shape[1])), lengths

@@ -77,6 +77,21 @@ class SemanticIds:
         """Return the same IDs with the items' own ids, in their order."""
         return SemanticIds(self.codes, self.sizes, item_ids, self.facts)
 
+    def require_items(self, item_ids: pl.Series, file: Path | None = None) -> None:
+        """Raise an `InputError`, which names the file, unless these are the items in their order.
+
+        IDs whose items have numbers alone, as by default, may be those of any items.
+        """
+        own, wanted, where = self.item_ids.cast(str), item_ids.cast(str), f"{file}: " if file else ""
+        if len(own) != len(wanted):
+            raise InputError(f"{where}these are IDs of other items: {len(own):,} IDs and {len(wanted):,} items.")
+        other = (own != wanted).arg_true()
+        if len(other) and (own != pl.Series(range(len(own))).cast(str)).any():
+            raise InputError(
+                f"{where}these are IDs of other items, or in another order: item {other[0]} is {own[other[0]]} there and "
+                f"{wanted[other[0]]} in the Dataset."
+            )
+
     @property
     def levels(self) -> int:
         """How many codes an ID has."""

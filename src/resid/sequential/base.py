@@ -308,10 +308,13 @@ def windows(data: Dataset, settings: SequentialSettings) -> Batches:
     return Batches(data.train, settings.batch_size_for(len(data.train)), seed=settings.seed)
 
 
-def whole_histories(data: Dataset, settings: SequentialSettings, stride: int | None = 1) -> SequenceBatches:
+def whole_histories(
+    data: Dataset, settings: SequentialSettings, split: Split | None = None, *, stride: int | None = 1
+) -> SequenceBatches:
     """Return the training histories, whose every item is a target with the same items before it as in its window."""
-    size, longest = settings.batch_size_for(len(data.train)), data.settings.max_length
-    return SequenceBatches(data.train, size, longest, stride=stride, count_targets=True, seed=settings.seed)
+    split, longest = split or data.train, data.settings.max_length
+    size = settings.batch_size_for(len(split))
+    return SequenceBatches(split, size, longest, stride=stride, count_targets=True, seed=settings.seed)
 
 
 def require_fields(data: Dataset) -> None:

@@ -106,12 +106,12 @@ class HGNModel(SequentialModel):
         return query
 
     def _user_vectors(self, users: Tensor | None, count: int) -> Tensor:
-        mean = self.users.weight.mean(dim=0)
-        if users is None or not self.settings.user_vectors:
-            return mean.expand(count, -1)
-        if self.training or (users >= 0).all():
+        if users is not None and self.settings.user_vectors and (self.training or (users >= 0).all()):
             known: Tensor = self.users(users)
             return known
+        mean = self.users.weight.mean(dim=0)  # which takes longer with every user
+        if users is None or not self.settings.user_vectors:
+            return mean.expand(count, -1)
         return torch.where((users >= 0)[:, None], self.users(users.clamp_min(0)), mean)
 
 

@@ -224,13 +224,15 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
         if progress := how.get("progress"):
             progress.step("Pre-training")
         settings = self.settings.changed(epochs=self.settings.pretrain_epochs, patience=0)
-        log = torch.from_numpy(np.asarray(data.sequence)[in_training(data.sequence, data.offsets)].astype(np.int64))
+        training = in_training(data.sequence, data.offsets)
+        log = torch.from_numpy(np.asarray(data.sequence)[training].astype(np.int64))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             questions = Pretraining(self.model_, log, settings)
         self.pretraining_ = train(
             questions,
-            whole_histories(data, settings, stride=None),
+            # Without the targets that were added: all of a history is asked for here, what comes before them too.
+            whole_histories(data, settings, data.train.take(training[data.train.end]), stride=None),
             settings,
             Path(folder) / "pretraining" if folder is not None else None,
             configuration={"model": f"{self.name}, pre-training"} | configuration,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.nn import Dropout, EncoderLayer
+from resid.nn import Dropout, EncoderLayer, padded_right
 from resid.sequential.base import SequentialModel, VectorRecommender, whole_histories
 from resid.sequential.settings import TransformerSettings
 
@@ -54,11 +54,9 @@ class SASRecModel(SequentialModel):
     def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the loss of every position's next item, the mean over positions."""
         items = torch.from_numpy(batch.items).to(self.positions.device)
-        states = self.states(items[:, :-1])
-        place = torch.arange(1, items.shape[1], device=items.device)
-        first = torch.from_numpy(batch.first_target).to(items.device)
-        trained = (items[:, 1:] != PADDING) & (place >= first[:, None])
-        return {"loss": self.loss(states[trained], items[:, 1:][trained], generator)}
+        trained = torch.from_numpy(batch.are_targets).to(items.device)
+        states = self.states(items[:, :-1])[trained]
+        return {"loss": self.loss(states, items[:, 1:][trained], generator)}
 
     def states(self, items: Tensor) -> Tensor:
         """Return the state after every item, shape (users, length) to (users, length, width); padding is on the right."""
@@ -93,13 +91,6 @@ def initialize(model: nn.Module, *parameters: nn.Parameter) -> None:
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.02)
             nn.init.zeros_(module.bias)
-
-
-def padded_right(histories: Tensor) -> tuple[Tensor, Tensor]:
-    """Return histories with their padding moved to the right, shape (users, length), and their lengths, shape (users,)."""
-    lengths = (histories != PADDING).sum(dim=1)
-    place = torch.arange(histories.shape[1], device=histories.device)
-    return histories.gather(1, (place - lengths[:, None]) % histories.shape[1]), lengths
 
 
 class SASRec(VectorRecommender[SASRecSettings, SASRecModel]):
