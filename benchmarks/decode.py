@@ -22,10 +22,11 @@ import torch
 from products import share_of_products
 
 from resid.generate import OnePassSettings
-from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.decode import beam_search, items_of
 from resid.generate.exchange import to_transformers
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model
+from resid.generate.tree import PrefixTables
 from resid.quantize import SemanticIds
 from resid.quantize.tree import checked_branching
 

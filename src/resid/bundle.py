@@ -6,6 +6,7 @@
     weights.safetensors   every array
     items.parquet         the catalogue, row = item index
     ids.parquet           the semantic IDs, of a generator alone
+    users.parquet         the users that the model knows, of HGN with `user_vectors` alone
 """
 
 import hashlib

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from resid import InputError
 from resid.data import PADDING, Batch, SequenceBatch
-from resid.generate.decode import PrefixTables, beam_search, items_of
+from resid.generate.decode import beam_search, items_of
 from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import Branches, OnePassModel
 from resid.generate.t5 import T5Model, _RootMeanSquare
+from resid.generate.tree import PrefixTables
 from resid.nn import Dropout
 from resid.quantize import SemanticIds
 

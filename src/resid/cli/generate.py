@@ -32,7 +32,8 @@ def generate(
     ids
         The file of the IDs, as `resid quantize` writes it.
     out
-        The run's folder: checkpoints and metrics of every epoch, and the model, for `resid evaluate` and `recommend`.
+        The folder for the model, which `resid evaluate --data` and `recommend` take, and checkpoints and metrics of every
+        epoch.
     embeddings
         The folder with the item embeddings, which the generator then reads beside the codes.
     model

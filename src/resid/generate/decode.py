@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resid.quantize.ids import SemanticIds
+from resid.generate.tree import PrefixTables, TreeLevel
 
 _PREFIXES = 500_000  # prefixes, over all users, that are scored at a time
 
@@ -30,57 +30,6 @@ class Generator(Protocol):
 
     def keep(self, written: Any, parents: Tensor) -> Any:
         """Return what the beams that are kept have written."""
-
-
-class PrefixTables:
-    """The tree of IDs as tensors: where the children of each node begin, and their codes.
-
-    Parameters
-    ----------
-    ids
-        The IDs.
-    device
-        Where decoding runs.
-    """
-
-    def __init__(self, ids: SemanticIds, device: torch.device | str = "cpu") -> None:
-        self.ids = ids
-        self.parents = [torch.from_numpy(ids.parent_of(depth + 1)).to(device) for depth in range(ids.levels)]
-        self.first = [torch.from_numpy(ids.first_child(depth)).to(device) for depth in range(ids.levels)]
-        self.codes = [torch.from_numpy(ids.node_codes(depth + 1)).long().to(device) for depth in range(ids.levels)]
-        self.most = [int(first.diff().max()) for first in self.first]
-        # Where every node has every code, as in all levels of a balanced tree but the last, nothing has to be looked up.
-        self.full = [bool((first.diff() == size).all()) for first, size in zip(self.first, ids.sizes, strict=True)]
-
-    def of_children(self, level: int, nodes: Tensor, values: Tensor) -> Tensor:
-        """Return the values of the codes that the children of nodes have, in their order.
-
-        Parameters
-        ----------
-        level
-            Of the codes.
-        nodes
-            Where the beams are, -1 for nowhere; shape (users, beams).
-        values
-            Of all codes, shape (users, beams, codes).
-
-        Returns
-        -------
-        Tensor
-            Shape (users, beams, most children), -inf beyond a node's children.
-        """
-        if self.full[level]:
-            return values
-        first, known = self.first[level], nodes.clamp_min(0)
-        step = torch.arange(self.most[level], device=nodes.device)
-        children = first[known][:, :, None] + step
-        real = children < first[known + 1][:, :, None]
-        codes = self.codes[level][children.clamp_max_(len(self.codes[level]) - 1)]
-        return values.gather(2, codes).masked_fill_(~real, -torch.inf)
-
-    def step(self, level: int, nodes: Tensor, codes: Tensor) -> Tensor:
-        """Return the nodes that codes lead to, -1 where no item has that prefix; any shape."""
-        return torch.from_numpy(self.ids.step(level, nodes.cpu().numpy(), codes.cpu().numpy())).to(nodes.device)
 
 
 @dataclass
@@ -122,21 +71,44 @@ def beam_search(
     nodes = torch.zeros(len(histories), 1, dtype=torch.long, device=histories.device)
     scores = torch.zeros(len(histories), 1, device=histories.device)
     written, chosen = None, None
-    for level in range(len(generator.sizes)):
+    for level in tables.levels:
         log_probabilities, written = generator.next(memory, written, chosen)  # (users, beams, codes)
-        following = tables.of_children(level, nodes, log_probabilities) if constrained else log_probabilities
+        following = _of_children(level, nodes, log_probabilities) if constrained else log_probabilities
         values = scores[:, :, None] + following
         scores, place = values.flatten(1).topk(min(beam, values[0].numel()), dim=1)
         parents, step = place // values.shape[2], place % values.shape[2]
         nodes = nodes.gather(1, parents)
         if constrained:
-            nodes = (tables.first[level][nodes.clamp_min(0)] + step).masked_fill(scores == -torch.inf, -1)
-            chosen = tables.codes[level][nodes.clamp_min(0)]
+            nodes = (level.first[nodes.clamp_min(0)] + step).masked_fill(scores == -torch.inf, -1)
+            chosen = level.codes[nodes.clamp_min(0)]
         else:
-            nodes, chosen = tables.step(level, nodes, step), step
-        if level + 1 < len(generator.sizes):
+            nodes, chosen = level.follow(nodes, step), step
+        if level is not tables.levels[-1]:
             written = generator.keep(written, parents)
     return Beams(nodes, scores.masked_fill(nodes < 0, -torch.inf))
+
+
+def _of_children(level: TreeLevel, nodes: Tensor, values: Tensor) -> Tensor:
+    """Return the values of the codes by which nodes go on, in their order.
+
+    Parameters
+    ----------
+    level
+        Of the codes.
+    nodes
+        Where the beams are, -1 for nowhere; shape (users, beams).
+    values
+        Of all codes, shape (users, beams, codes).
+
+    Returns
+    -------
+    Tensor
+        Shape (users, beams, most children), -inf beyond a node's children.
+    """
+    if level.full:
+        return values
+    children, real = level.below(nodes)
+    return values.gather(2, level.codes[children]).masked_fill_(~real, -torch.inf)
 
 
 @torch.inference_mode()
@@ -159,18 +131,17 @@ def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables, count
     Beams
         The best IDs of every user. The cost grows with the catalogue, so users are taken a few at a time.
     """
-    widest = max(len(parents) for parents in tables.parents)
     found = []
-    users = max(1, _PREFIXES // widest)
+    users = max(1, _PREFIXES // max(len(level) for level in tables.levels))
     for some in (histories[first : first + users] for first in range(0, len(histories), users)):
         memory, scores = generator.read(some), torch.zeros(len(some), 1, device=some.device)
         written, chosen = None, None
-        for level, (parents, codes) in enumerate(zip(tables.parents, tables.codes, strict=True)):
+        for level in tables.levels:
             log_probabilities, written = generator.next(memory, written, chosen)  # (users, nodes above, codes)
-            scores = scores[:, parents] + log_probabilities[:, parents, codes]  # (users, nodes)
-            if level + 1 < len(tables.parents):
-                chosen = codes.expand(len(some), -1)
-                written = generator.keep(written, parents.expand(len(some), -1))
+            scores = scores[:, level.parents] + log_probabilities[:, level.parents, level.codes]  # (users, nodes)
+            if level is not tables.levels[-1]:
+                chosen = level.codes.expand(len(some), -1)
+                written = generator.keep(written, level.parents.expand(len(some), -1))
         found.append(scores.topk(min(count, scores.shape[1]), dim=1))
     return Beams(torch.cat([nodes for _, nodes in found]), torch.cat([best for best, _ in found]))
 

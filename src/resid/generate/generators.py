@@ -20,10 +20,11 @@ from resid.bundle import Bundle
 from resid.data.batches import Batches, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.errors import InputError
-from resid.generate.decode import PrefixTables, all_ids, beam_search, items_of
+from resid.generate.decode import all_ids, beam_search, items_of
 from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model
+from resid.generate.tree import PrefixTables
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.recommender import Catalogue, Indices, Scores, leave_out

@@ -21,6 +21,7 @@ import torch.nn.functional as f
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch
+from resid.generate.tree import TreeLevel
 from resid.nn import CausalLayer, Dropout, padded_right
 from resid.quantize.ids import SemanticIds
 
@@ -50,52 +51,29 @@ class Written:
     nodes: Tensor
 
 
-class Branches(nn.Module):
-    """One level of the tree of IDs: which nodes follow those of the level above, their codes and vectors.
+class Branches(TreeLevel):
+    """One level of the tree of IDs, whose nodes may have vectors.
 
     Parameters
     ----------
-    ids
-        The IDs.
-    level
-        From 0.
+    ids, level
+        See `TreeLevel`.
     vectors
         Item vectors, shape (items, d); a node has the direction of its items' mean. None where they are not used.
     """
 
-    first: Tensor
-    codes: Tensor
-    keys: Tensor
     node_of: Tensor
     vectors: Tensor | None
 
     def __init__(self, ids: SemanticIds, level: int, vectors: Tensor | None) -> None:
-        super().__init__()
-        self.size = ids.sizes[level]
-        first, codes = torch.from_numpy(ids.first_child(level)), torch.from_numpy(ids.node_codes(level + 1)).long()
-        node_of = torch.from_numpy(ids.node_of(level + 1))  # (items,)
-        self.most = int(first.diff().max())
-        self.full = bool((first.diff() == self.size).all())  # every node has every code, so the n-th child has code n
-        means = None
+        super().__init__(ids, level)
+        node_of, means = torch.from_numpy(ids.node_of(level + 1)), None  # (items,)
         if vectors is not None:
-            counts = torch.bincount(node_of, minlength=len(codes))
-            means = torch.zeros(len(codes), vectors.shape[1]).index_add_(0, node_of, vectors) / counts[:, None]
+            counts = torch.bincount(node_of, minlength=len(self))
+            means = torch.zeros(len(self), vectors.shape[1]).index_add_(0, node_of, vectors) / counts[:, None]
             means = f.normalize(means, dim=1)
-        keys = torch.from_numpy(ids.parent_of(level + 1)) * self.size + codes
-        for name, values in (
-            ("first", first),
-            ("codes", codes),
-            ("keys", keys),
-            ("node_of", node_of),
-            ("vectors", means),
-        ):
-            self.register_buffer(name, values, persistent=False)
-
-    def follow(self, nodes: Tensor, codes: Tensor) -> Tensor:
-        """Return the nodes that codes lead to, -1 where no item has that prefix; any shape."""
-        wanted = nodes * self.size + codes
-        place = torch.searchsorted(self.keys, wanted).clamp_max(len(self.keys) - 1)
-        return place.masked_fill((self.keys[place] != wanted) | (nodes < 0), -1)
+        self.register_buffer("node_of", node_of, persistent=False)
+        self.register_buffer("vectors", means, persistent=False)
 
     def add_products(self, scores: Tensor, asked: Tensor, nodes: Tensor) -> Tensor:
         """Add to the scores of codes the products of a vector with those of the nodes that they lead to.
@@ -121,9 +99,7 @@ class Branches(nn.Module):
                 return scores + products
         else:
             products = None
-        children = self.first[known][..., None] + torch.arange(self.most, device=nodes.device)  # (..., most)
-        real = children < self.first[known + 1][..., None]
-        children = children.clamp_max(len(self.codes) - 1)
+        children, real = self.below(nodes)
         if products is None:
             parts = (torch.split(part.flatten(0, -2), _COPIED) for part in (asked, children))
             vectors, pairs = self.vectors, zip(*parts, strict=True)

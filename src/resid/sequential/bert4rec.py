@@ -42,6 +42,7 @@ class BERT4RecSettings(TransformerSettings):
         See `TrainSettings`.
     """
 
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     mask_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     last_share: Annotated[float, Field(ge=0, le=1)] = 0.5
 
