@@ -22,13 +22,13 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FamaeModel
 from resid.encode.metrics import quality
 from resid.errors import InputError
+from resid.nn import item_and_fields
 from resid.progress import Progress
-from resid.train import TrainSettings, best_epoch, train
+from resid.train import TrainSettings, best_epoch, check_heads, train
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
 log = logging.getLogger(__name__)
 
-ITEM = "item"  # what the item-ID is called among the fields
 _MONITOR = "metric1.ndcg@10"  # decides which epoch is best
 _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose missing parts are predicted at a time
@@ -72,8 +72,7 @@ class FamaeSettings(TrainSettings):
     validation_windows: Annotated[int, Field(ge=1)] = 50_000
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"the width, {self.width}, must be a multiple of the heads, {self.heads}")
+        check_heads(self.width, self.heads)
 
 
 class FAMAE:
@@ -271,12 +270,12 @@ def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
             f"field_weights has {len(settings.field_weights)} numbers; give one for the item-ID and one for each of the "
             f"fields {', '.join(data.field_names)}."
         )
-    codes = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)
+    codes, sizes = item_and_fields(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return FamaeModel(
             codes,
-            dict(zip((ITEM, *data.field_names), (data.n_items, *data.field_sizes), strict=True)),
+            sizes,
             max_length=data.settings.max_length,
             width=settings.width,
             layers=settings.layers,

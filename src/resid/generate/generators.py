@@ -28,7 +28,7 @@ from resid.generate.tree import PrefixTables
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.recommender import Catalogue, Indices, Scores, leave_out
-from resid.train import RecommenderSettings
+from resid.train import RecommenderSettings, check_heads
 from resid.train.recommender import TrainedRecommender
 
 
@@ -63,8 +63,7 @@ class GeneratorSettings(RecommenderSettings):
         return self.read_vectors
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"the width, {self.width}, must be a multiple of the heads, {self.heads}")
+        check_heads(self.width, self.heads)
 
 
 @dataclass(frozen=True)

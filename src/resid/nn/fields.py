@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from resid.data.dataset import Dataset
+
 
 class FieldTables(nn.ModuleList):
     """An embedding table for the item-ID and one for each field.
@@ -57,3 +59,18 @@ class FieldTables(nn.ModuleList):
         for field, table in enumerate(others, 1):  # one by one, for they are as many as the catalogue
             summed = summed + table(self.codes[:, field])
         return summed
+
+
+def item_and_fields(data: Dataset, *, fields: bool = True) -> tuple[NDArray[np.integer], dict[str, int]]:
+    """Return the codes of every item, its item-ID first and then those of its fields, and how many there are of each.
+
+    Returns
+    -------
+    codes, sizes
+        The first of shape (items, J); without fields J is 1.
+    """
+    own, count = np.arange(data.n_items, dtype=np.int32)[:, None], {"item": data.n_items}
+    if not fields:
+        return own, count
+    sizes = dict(zip(data.field_names, data.field_sizes, strict=True))
+    return np.concatenate([own, data.fields], axis=1), count | sizes

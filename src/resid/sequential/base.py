@@ -26,14 +26,13 @@ from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.errors import InputError, TrainingError
 from resid.evaluate import NOT_FOUND
-from resid.nn import FieldTables
+from resid.nn import FieldTables, item_and_fields
 from resid.nn.losses import binary, draw_candidates, sampled_softmax, whole_softmax
 from resid.progress import Progress
 from resid.recommender import Catalogue, Indices, Scores, leave_out
 from resid.sequential.settings import SequentialSettings
 from resid.train.recommender import TrainedRecommender
 
-ITEM = "item"  # what the item-ID is called among the fields
 _SCORES = 2**24  # that are in memory at a time: users times items
 
 
@@ -136,8 +135,10 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         """
         self.fitted = False
         catalogue = Catalogue.of(data)
+        if self.settings.fields:
+            require_fields(data)
         self._know(data)
-        self._build(catalogue, *_fields(data, self.settings.fields))
+        self._build(catalogue, *item_and_fields(data, fields=self.settings.fields))
         configuration = {"sizes": list(self.sizes_.values())}
         self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
         self._candidates = None  # those of the last epoch; the best one's weights are back
@@ -321,14 +322,3 @@ def require_fields(data: Dataset) -> None:
     """Raise an `InputError` if items have no fields."""
     if not data.field_names:
         raise InputError("the Dataset has no fields; prepare it with --fields, or take the variant without them.")
-
-
-def _fields(data: Dataset, wanted: bool) -> tuple[NDArray[np.integer], dict[str, int]]:
-    """Return the field codes of every item, the item-ID first, and how many there are of each."""
-    if wanted:
-        require_fields(data)
-    own = np.arange(data.n_items, dtype=np.int32)[:, None]
-    if not wanted:
-        return own, {ITEM: data.n_items}
-    sizes = (data.n_items, *data.field_sizes)
-    return np.concatenate([own, data.fields], axis=1), dict(zip((ITEM, *data.field_names), sizes, strict=True))

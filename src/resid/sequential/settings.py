@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from resid.train import RecommenderSettings
+from resid.train import RecommenderSettings, check_heads
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,4 @@ class TransformerSettings(SequentialSettings):
     hidden: Annotated[int, Field(ge=1)] = 512
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise ValueError(f"the width, {self.width}, must be a multiple of the heads, {self.heads}")
+        check_heads(self.width, self.heads)

@@ -4,7 +4,7 @@ from resid.errors import TrainingError
 from resid.train.devices import open_fabric
 from resid.train.loop import best_epoch, make_optimizers, train
 from resid.train.rowwise import RowwiseAdamW
-from resid.train.settings import RecommenderSettings, TrainSettings
+from resid.train.settings import RecommenderSettings, TrainSettings, check_heads
 
 __all__ = [
     "RecommenderSettings",
@@ -12,6 +12,7 @@ __all__ = [
     "TrainSettings",
     "TrainingError",
     "best_epoch",
+    "check_heads",
     "make_optimizers",
     "open_fabric",
     "train",

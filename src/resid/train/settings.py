@@ -64,3 +64,9 @@ class RecommenderSettings(TrainSettings):
     """
 
     validation_users: Annotated[int, Field(ge=1)] = 50_000
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise a `ValueError` unless the width can be shared by so many attention heads."""
+    if width % heads:
+        raise ValueError(f"the width, {width}, must be a multiple of the heads, {heads}")
