@@ -1,28 +1,47 @@
 """What all settings have in common: they are validated, frozen dataclasses that JSON can hold."""
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from functools import wraps
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from resid.errors import InputError, nearest
 
+_C = TypeVar("_C")
+
 
 class Settings:
-    """Base of the settings, each a frozen dataclass of pydantic."""
+    """Base of the settings, each a class that `checked` decorates."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """Build the settings, or say in one sentence which value cannot be used; text is read as what is wanted."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        if unknown := [name for name in values if name not in names]:
-            hint = nearest(unknown[0], names)
-            raise InputError(f"there is no setting '{unknown[0]}'{hint}; there are {', '.join(names)}.")
+    def changed(self, **values: Any) -> Self:
+        """Return a copy with other values, which are checked as well; text is read as what is wanted."""
+        return type(self)(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | values)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as JSON can hold them."""
+        values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
+        return values
+
+
+@dataclass_transform(frozen_default=True)
+def checked(cls: type[_C]) -> type[_C]:
+    """Make a class a frozen dataclass whose values are checked: one that cannot be used is an `InputError`."""
+    made: Any = dataclass(frozen=True)(cls)
+    build = made.__init__
+
+    @wraps(build)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        names = [field.name for field in dataclasses.fields(made)]
+        if unknown := [name for name in named if name not in names]:
+            there = f"there are {', '.join(names)}" if names else "it has none"
+            raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}; {there}.")
         try:
-            return cls(**values)
+            build(self, *values, **named)
         except ValidationError as error:
             first = error.errors()[0]
             if not first["loc"]:  # settings that do not go together
@@ -31,11 +50,6 @@ class Settings:
                 f"the setting '{first['loc'][0]}' cannot be {first['input']!r}: {first['msg']}."
             ) from error
 
-    def changed(self, **values: Any) -> Self:
-        """Return a copy with other values, which are checked as well."""
-        return self.checked(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | values)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the settings as JSON can hold them."""
-        values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
-        return values
+    made.__init__ = init
+    decorated: type[_C] = made
+    return decorated

@@ -261,11 +261,11 @@ def test_attention(data, fitted):
 
 def test_settings_that_cannot_be(data):
     with pytest.raises(InputError, match="the width, 30, must be a multiple of the heads, 4"):
-        FamaeSettings.checked(width=30)
+        FamaeSettings(width=30)
     with pytest.raises(InputError, match="'seed' cannot be -1"):
-        FamaeSettings.checked(seed=-1)
+        FamaeSettings(seed=-1)
     with pytest.raises(InputError, match=r"there is no setting 'wide' .did you mean 'width'.*; there are epochs"):
-        FamaeSettings.checked(wide=3)
+        FamaeSettings(wide=3)
     with pytest.raises(InputError, match="field_weights has 2 numbers; give one for the item-ID and one for each"):
         FAMAE(FamaeSettings(field_weights=(1.0, 2.0))).fit(data)
 

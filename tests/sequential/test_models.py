@@ -296,7 +296,7 @@ def test_settings_of_another_model():
 )
 def test_bad_settings(kind, bad, message):
     with pytest.raises(InputError, match=message):
-        kind.checked(**bad)
+        kind(**bad)
 
 
 def test_the_walks_are_not_only_remembered():

@@ -192,8 +192,8 @@ def _settings(method: str, widths: tuple[int, ...] | None, seed: int) -> Any:
 
     if method in ("gaoq", "hierarchical"):
         single = method == "hierarchical" and widths is not None and len(widths) == 1
-        return TreeSettings.checked(branching=widths[0] if single and widths else widths or "auto", seed=seed)
+        return TreeSettings(branching=widths[0] if single and widths else widths or "auto", seed=seed)
     if widths and len(set(widths)) > 1:
         raise InputError(f"--branching: the levels of {method} have one size, not {widths}.")
     shape = {"levels": len(widths), "codes": widths[0]} if widths else {}
-    return ResidualSettings.checked(**shape, seed=seed)
+    return ResidualSettings(**shape, seed=seed)

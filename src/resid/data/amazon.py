@@ -148,7 +148,7 @@ def prepare_amazon(
     published = find_release(release)
     if unknown := [column for column in keep if column not in published.extras]:
         raise InputError(f"'{unknown[0]}' cannot be kept; the metadata of {release} has {', '.join(published.extras)}.")
-    prepare_settings = PrepareSettings.checked(
+    prepare_settings = PrepareSettings(
         **settings | {"fields": ("store", "categories"), "keep": tuple(keep), "unlisted_items": "missing"}
     )
     raw = Path(raw)

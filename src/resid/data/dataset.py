@@ -168,7 +168,7 @@ class Dataset:
         return prepare_tables(
             interactions,
             items,
-            PrepareSettings.checked(
+            PrepareSettings(
                 fields=tuple(fields) if fields is not None else None,
                 keep=tuple(keep) if keep is not None else None,
                 k_core=k_core,
@@ -413,7 +413,7 @@ class Dataset:
         data = cls(
             arrays=arrays,
             tables=tables,
-            settings=PrepareSettings.checked(**manifest["settings"]),
+            settings=PrepareSettings(**manifest["settings"]),
             field_names=manifest["field_names"],
             steps=manifest["steps"],
             notes=manifest["notes"],

@@ -3,12 +3,11 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from resid.settings import Settings
+from resid.settings import Settings, checked
 
 
-@dataclass(frozen=True)
+@checked
 class PrepareSettings(Settings):
     """How tables become a Dataset; `Dataset.from_tables` says what each setting means."""
 

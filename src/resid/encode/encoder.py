@@ -13,7 +13,6 @@ import torch.nn.functional as f
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from resid.data.batches import Batches
@@ -24,6 +23,7 @@ from resid.encode.metrics import quality
 from resid.errors import InputError
 from resid.nn import item_and_fields
 from resid.progress import Progress
+from resid.settings import checked
 from resid.train import TrainSettings, best_epoch, check_heads, train
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -34,7 +34,7 @@ _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose missing parts are predicted at a time
 
 
-@dataclass(frozen=True)
+@checked
 class FamaeSettings(TrainSettings):
     """Settings of FAMAE; the defaults are chosen for good results, the recipe ``resid-paper`` has the paper's.
 
@@ -250,7 +250,7 @@ class FAMAE:
         tensors, facts = load_checkpoint(path)
         if facts["fingerprint"] != data.fingerprint:
             raise InputError(f"{path}: this encoder was fitted to another Dataset; fit it again.")
-        encoder = cls(FamaeSettings.checked(**facts["settings"]))
+        encoder = cls(FamaeSettings(**facts["settings"]))
         encoder.model_, encoder.fingerprint_ = build_model(data, encoder.settings), data.fingerprint
         encoder.model_.load_state_dict(tensors)
         encoder.model_.eval()

@@ -13,7 +13,6 @@ import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from resid.bundle import Bundle
@@ -28,11 +27,12 @@ from resid.generate.tree import PrefixTables
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
 from resid.recommender import Catalogue, Indices, Scores, leave_out
+from resid.settings import checked
 from resid.train import RecommenderSettings, check_heads
 from resid.train.recommender import TrainedRecommender
 
 
-@dataclass(frozen=True)
+@checked
 class GeneratorSettings(RecommenderSettings):
     """What the settings of all generators have in common.
 
@@ -66,7 +66,7 @@ class GeneratorSettings(RecommenderSettings):
         check_heads(self.width, self.heads)
 
 
-@dataclass(frozen=True)
+@checked
 class OnePassSettings(GeneratorSettings):
     """Settings of the one-pass generator.
 
@@ -102,7 +102,7 @@ class OnePassSettings(GeneratorSettings):
         return self.read_vectors or self.write_vectors
 
 
-@dataclass(frozen=True)
+@checked
 class T5Settings(GeneratorSettings):
     """Settings of the T5 generator, those of the paper.
 

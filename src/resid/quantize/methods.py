@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
@@ -15,12 +14,12 @@ from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.residual import RQKMeans
 from resid.quantize.rqvae import RQVAE
-from resid.settings import Settings
+from resid.settings import Settings, checked
 
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-@dataclass(frozen=True)
+@checked
 class TreeSettings(Settings):
     """Settings of `GAOQ` and `HierarchicalKMeans`.
 
@@ -37,7 +36,7 @@ class TreeSettings(Settings):
     seed: _Seed = 0
 
 
-@dataclass(frozen=True)
+@checked
 class ResidualSettings(Settings):
     """Settings of `RQKMeans` and `RQVAE`.
 

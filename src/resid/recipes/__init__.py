@@ -168,7 +168,7 @@ def names() -> tuple[str, ...]:
 
 def _settings_class(stage: str, kind: str) -> Any:
     module, _, name = PARTS[stage][kind].partition(":")
-    return getattr(importlib.import_module(module), name).checked
+    return getattr(importlib.import_module(module), name)
 
 
 def _checked(stage: str, make: Any, values: Mapping[str, Any]) -> Settings:

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, Batch, Batches
@@ -22,9 +21,10 @@ from resid.nn import Dropout, EncoderLayer
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.sasrec import initialize
 from resid.sequential.settings import TransformerSettings
+from resid.settings import checked
 
 
-@dataclass(frozen=True)
+@checked
 class BERT4RecSettings(TransformerSettings):
     """Settings of BERT4Rec.
 

@@ -6,19 +6,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from scipy import sparse
 
 from resid.bundle import Bundle
 from resid.data.dataset import Dataset
 from resid.data.splits import in_training
 from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
-from resid.settings import Settings
+from resid.settings import Settings, checked
 
 _POPULARITY = 1e-6  # weight of an item's share, which decides between items that co-occurrence does not tell apart
 
 
-@dataclass(frozen=True)
+@checked
 class CoOccurrenceSettings(Settings):
     """Settings of CoOccurrence.
 
@@ -103,7 +102,7 @@ class CoOccurrence(Recommender):
 
     @classmethod
     def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls(CoOccurrenceSettings.checked(**bundle.facts["settings"]))
+        model = cls(CoOccurrenceSettings(**bundle.facts["settings"]))
         model.catalogue_ = catalogue
         parts = tuple(bundle.arrays[name] for name in ("data", "indices", "indptr"))
         model.alike_ = sparse.csr_array(parts, shape=(len(catalogue), len(catalogue)))

@@ -14,7 +14,6 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from resid.bundle import Bundle
@@ -24,9 +23,10 @@ from resid.nn import Dropout, FieldTables
 from resid.recommender import Catalogue
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.settings import SequentialSettings
+from resid.settings import checked
 
 
-@dataclass(frozen=True)
+@checked
 class HGNSettings(SequentialSettings):
     """Settings of HGN.
 

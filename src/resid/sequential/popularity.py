@@ -5,15 +5,14 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 
 from resid.bundle import Bundle
 from resid.data.dataset import Dataset
 from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
-from resid.settings import Settings
+from resid.settings import Settings, checked
 
 
-@dataclass(frozen=True)
+@checked
 class PopularitySettings(Settings):
     """Popularity has nothing to set."""
 

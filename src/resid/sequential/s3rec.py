@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
@@ -32,13 +31,14 @@ from resid.data.splits import in_training
 from resid.sequential.base import VectorRecommender, whole_histories
 from resid.sequential.sasrec import SASRecModel, initialize
 from resid.sequential.settings import TransformerSettings
+from resid.settings import checked
 from resid.train import train
 
 WEIGHTS = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}  # of the four losses
 _DRAWS = 8  # attempts to draw an item that is not in the history
 
 
-@dataclass(frozen=True)
+@checked
 class S3RecSettings(TransformerSettings):
     """Settings of S3-Rec.
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
@@ -18,9 +17,10 @@ from resid.data.dataset import Dataset
 from resid.nn import Dropout, EncoderLayer, padded_right
 from resid.sequential.base import SequentialModel, VectorRecommender, whole_histories
 from resid.sequential.settings import TransformerSettings
+from resid.settings import checked
 
 
-@dataclass(frozen=True)
+@checked
 class SASRecSettings(TransformerSettings):
     """Settings of SASRec; see `TransformerSettings`."""
 

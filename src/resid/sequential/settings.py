@@ -3,12 +3,12 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
+from resid.settings import checked
 from resid.train import RecommenderSettings, check_heads
 
 
-@dataclass(frozen=True)
+@checked
 class SequentialSettings(RecommenderSettings):
     """How a recommender reads items, what it compares with them, and what it loses.
 
@@ -57,7 +57,7 @@ class SequentialSettings(RecommenderSettings):
         return self.loss
 
 
-@dataclass(frozen=True)
+@checked
 class TransformerSettings(SequentialSettings):
     """Of the recommenders that are Transformers.
 

@@ -96,7 +96,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
 
     @classmethod
     def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls(cls.settings_class.checked(**bundle.facts["settings"]))  # type: ignore[arg-type]
+        model = cls(cls.settings_class(**bundle.facts["settings"]))  # type: ignore[arg-type]
         model._rebuild(bundle, catalogue)
         take_weights(model.model_, bundle.arrays)
         return model

@@ -4,12 +4,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from resid.settings import Settings
+from resid.settings import Settings, checked
 
 
-@dataclass(frozen=True)
+@checked
 class TrainSettings(Settings):
     """How a model is trained; the settings of a model that is trained extend these.
 
@@ -51,7 +50,7 @@ class TrainSettings(Settings):
         return self.batch_size
 
 
-@dataclass(frozen=True)
+@checked
 class RecommenderSettings(TrainSettings):
     """How a recommender is trained, which is judged by the targets that it finds for validation users.
 
