@@ -75,12 +75,13 @@ class RecommenderContract:
         everything, _ = model.recommend(self.HISTORIES, 12)
         assert all(len(set(row)) == 12 for row in everything)
 
-    def test_one_history(self, model):
+    def test_one_history(self, model, caplog):
         one, scores = model.recommend(["i3", "i4"], 4)
         many, _ = model.recommend([["i3", "i4"]], 4)
         assert one.shape == scores.shape == (4,)
         assert one.tolist() == many[0].tolist()
         assert model.recommend([], 4)[0].shape == (0, 4)
+        assert "a user without a history is [[]]" in caplog.text
 
     def test_no_user_depends_on_the_others(self, model):
         random = np.random.default_rng(0)
@@ -114,7 +115,7 @@ class RecommenderContract:
             assert fresh[row].tolist() == left + [None] * len(seen)
             assert np.isneginf(values[len(left) :]).all()
         few, _ = model.recommend(self.HISTORIES, 4, allow=["i0", "i2", "i9"])
-        assert "3 users get fewer than 4 items" in caplog.text
+        assert "users who get fewer than 4 items, for no more are left for them: 3" in caplog.text
         some, _ = model.recommend(self.HISTORIES, 12, deny=["i1", "i2"])
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
@@ -138,8 +139,8 @@ class RecommenderContract:
     def test_items_that_are_not_known(self, model, data, caplog):
         caplog.set_level(logging.WARNING)
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
-        assert "2 items of histories are not in the catalogue and were skipped, 'new' first" in caplog.text
-        assert "2 histories have no item of the catalogue; they get the most popular items" in caplog.text
+        assert "items of histories that are not in the catalogue, skipped: 2, 'new' first" in caplog.text
+        assert "histories without an item of the catalogue, which get the most popular items: 2" in caplog.text
         assert "its ids are text" not in caplog.text
         model.recommend([3], 5)
         assert "3 first; its ids are text" in caplog.text
@@ -149,7 +150,7 @@ class RecommenderContract:
         assert items[1].tolist() == items[2].tolist() == popular
         assert (scores[1] < 0).all()
         denied, _ = model.recommend([[]], 5, deny=["gone", popular[0]])
-        assert "1 items of 'deny' are not in the catalogue, 'gone' first" in caplog.text
+        assert "items of 'deny' that are not in the catalogue: 1, 'gone' first" in caplog.text
         assert denied[0, :4].tolist() == popular[1:]
 
     @pytest.mark.parametrize(
@@ -190,6 +191,15 @@ class RecommenderContract:
         assert table["rank"].drop_nulls().to_list() == [rank + 1 for rank in kept if rank < 5]
         with pytest.raises(InputError, match="ranks were looked for up to 5, so there are no figures at 10"):
             found.figures((5, 10))
+        for wrong in (5, ()):
+            with pytest.raises(InputError, match=r"cutoffs are whole numbers in a tuple, as \(5, 10\)"):
+                found.figures(wrong)
+        for wrong in ((0,), (5.0,), (13,)):
+            with pytest.raises(InputError, match="a cutoff is a whole number from 1 to 12"):
+                found.figures(wrong)
+        for wrong in ("5", 0, 13):
+            with pytest.raises(InputError, match="a cutoff is a whole number from 1 to 12"):
+                evaluate(model, data, k=wrong)
 
     def test_ranks_after_a_long_history(self, model, data):
         """What was seen before the items that are read is dropped from the ranks, as `recommend` leaves it out."""
@@ -235,8 +245,6 @@ class RecommenderContract:
             evaluate(model, other)
         with pytest.raises(InputError, match="not fitted yet"):
             type(model)().recommend(["i1"])
-        with pytest.raises(InputError, match="k must be a whole number from 1, not 0"):
-            evaluate(model, data, k=0)
 
     def test_a_model_of_another_kind(self, model, tmp_path):
         from resid.sequential import CoOccurrence, Popularity

@@ -47,8 +47,12 @@ def test_a_file_that_is_not_what_it_was(saved, name, fault):
 
 
 def test_nothing_is_there(tmp_path, saved):
-    with pytest.raises(InputError, match=r"no model is here, there is no manifest\.json"):
+    with pytest.raises(InputError, match="there is no such folder"):
         resid.load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no model is here, there is no manifest\.json"):
+        resid.load(tmp_path.parent)
+    with pytest.raises(InputError, match="a path is needed, not 5"):
+        resid.load(5)
     (saved / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"manifest\.json: damaged"):
         resid.load(saved)

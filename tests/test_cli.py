@@ -148,7 +148,7 @@ class TestBadInput:
         capsys.readouterr()
         self.refused(capsys, "a run of another configuration", *arguments, *small, "--seed", 1)
 
-    def test_quantize_and_inspect(self, prepared, tmp_path, capsys):
+    def test_quantize_and_inspect(self, prepared, shop, tmp_path, capsys):
         run, ids = tmp_path / "run", tmp_path / "ids.parquet"
         small = ("--epochs", 1, "--set", "width=16", "--set", "hidden=16")
         assert main([*map(str, ("encode", prepared, "--out", run, *small))]) == 0
@@ -166,7 +166,8 @@ class TestBadInput:
             capsys, "holds no semantic IDs; choose another name", *arguments[:3], "--out", vectors / "vectors.npy"
         )
         self.refused(capsys, "nothing can be written there", *arguments[:3], "--out", "/proc/x/ids.parquet")
-        self.refused(capsys, "no semantic IDs are here", "inspect", ids)
+        self.refused(capsys, "there is no such file", "inspect", ids)
+        self.refused(capsys, "no semantic IDs are here", "inspect", vectors / "vectors.npy")
         assert not ids.exists()
         other = tmp_path / "other"
         synthetic = synthetic_shop(users=100, items=40, interactions=900, seed=5)
@@ -203,6 +204,13 @@ class TestBadInput:
             assert main([*map(str, command)]) == 0  # finished already
             assert "Whole catalogue, seen items kept" in capsys.readouterr().out
             self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.5")
+            assert main(["evaluate", str(tmp_path / model), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["seen_kept"]["recall@10"] == found["test"]["recall@10"]
+            assert main(["inspect", str(tmp_path / model), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["items"] == len(items)
+        again = tmp_path / "again"
+        Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"]).save(again)
+        self.refused(capsys, "IDs were made for another Dataset", "generate", again, ids, "--out", tmp_path / "x")
         self.refused(capsys, "there is no setting 'wide'", *command, "--set", "wide=3")
         self.refused(capsys, "IDs of other items", "generate", other, ids, "--out", tmp_path / "x")
         altered = np.load(vectors / "vectors.npy")

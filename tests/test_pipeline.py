@@ -160,8 +160,9 @@ def test_folders_that_cannot_be_used(data, run, log, tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match=r"mine: this exists and is not a run \(it has thesis.txt\)"):
         resid.fit(data, "popularity", tmp_path / "mine")
-    with pytest.raises(InputError, match=r"thesis.txt: this is a file; name a folder"):
-        resid.fit(data, "popularity", tmp_path / "mine" / "thesis.txt")
+    for place in ("thesis.txt", "thesis.txt/run"):
+        with pytest.raises(InputError, match=r"thesis.txt: this is a file"):
+            resid.fit(data, "popularity", tmp_path / "mine" / place)
     with pytest.raises(InputError, match="this is a run on another Dataset"):
         resid.fit(Dataset.from_tables(log), "popularity", run)
     with (run / ".lock").open("w") as lock:
@@ -307,3 +308,25 @@ def test_a_dataset_that_was_prepared_again(shop, tmp_path):
         resid.fit(tmp_path / "data", "popularity", tmp_path / "run")
     with pytest.raises(InputError, match="a Dataset is needed, not a DataFrame"):
         resid.fit(shop.interaction_table, "popularity")
+
+
+def test_a_dataset_that_was_altered(data, tmp_path):
+    data.save(tmp_path / "data")
+    sequence = np.load(tmp_path / "data" / "sequence.npy")
+    np.save(tmp_path / "data" / "sequence.npy", sequence[::-1])  # of the same size
+    with pytest.raises(InputError, match=r"sequence\.npy: missing or damaged; prepare the Dataset again"):
+        resid.fit(tmp_path / "data", "cooccurrence")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"recipe": 5}, "a path is needed, not 5"),
+        ({"folder": 5}, "a path is needed, not 5"),
+        ({"changes": ["seed=1"]}, "changes are settings by name, as {'encoder.epochs': 20}"),
+        ({"changes": {5: 1}}, "there is no setting '5'"),
+    ],
+)
+def test_what_is_of_another_type(data, arguments, message):
+    with pytest.raises(InputError, match=message):
+        resid.fit(data, **{"recipe": "cooccurrence"} | arguments)

@@ -67,6 +67,7 @@ def test_changes_that_cannot_be_made(changes, message):
         ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] the setting 'epochs' cannot be 0"),
         ('[encodr]\nkind = "famae"', r"there is no stage 'encodr' \(did you mean 'encoder'\?\)"),
         ("epochs = 3", "there is no stage 'epochs'"),
+        ("recommender = 5", r"the stage 'recommender' must be a table, \[recommender\], not 5"),
         ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of famae, sasrec, bert4rec, not \['famae'\]"),
         ('[encoder]\nkind = "famae"', "a recipe has the stages encoder .* this one has encoder"),
         ("", "this one has none"),

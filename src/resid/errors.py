@@ -4,7 +4,9 @@ import contextlib
 import difflib
 import errno
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 
 class InputError(ValueError):
@@ -27,6 +29,13 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: the disk is full; free some space or choose another folder, and run it again."
         ) from error
+
+
+def as_path(path: Any) -> Path:
+    """Return a path that was given as text or as a path, and refuse what is neither."""
+    if not isinstance(path, (str, PathLike)):
+        raise InputError(f"a path is needed, not {path!r}.")
+    return Path(path)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -55,9 +55,8 @@ def intervals(ranks: ArrayLike, cutoffs: tuple[int, ...] = (5, 10), seed: int = 
     """Return 95% intervals of the means, by drawing users again and again with replacement."""
     found = {}
     for name, values in gains(ranks, cutoffs).items():
-        random = np.random.default_rng(
-            seed
-        )  # anew, so that a figure's interval does not depend on what else is asked for
+        # Anew, so that a figure's interval does not depend on what else is asked for.
+        random = np.random.default_rng(seed)
         # Users with the same value are alike, so it is enough to draw how many there are of each.
         levels, counts = np.unique(values, return_counts=True)
         means = random.multinomial(len(values), counts / len(values), size=_DRAWS) @ levels / len(values)
@@ -123,6 +122,7 @@ class Evaluation:
 
     def figures(self, cutoffs: tuple[int, ...] = (5, 10)) -> dict[str, Any]:
         """Return the metrics at every cutoff, their intervals, and the metrics of parts of the users, ready for JSON."""
+        _check_cutoffs(cutoffs, self.data.n_items)
         if max(cutoffs) > self.k:
             raise InputError(
                 f"ranks were looked for up to {self.k}, so there are no figures at {max(cutoffs)}; evaluate with k."
@@ -183,10 +183,9 @@ def evaluate(
     if not hasattr(model, "require_data"):
         raise InputError(f"a recommender is needed, not a {type(model).__name__}; see resid.load.")
     if not isinstance(data, Dataset):
-        data = Dataset.load(data)
-    if k < 1:
-        raise InputError(f"k must be a whole number from 1, not {k!r}.")
+        data = Dataset.load(data, verify=True)
     model.require_data(data)
+    _check_cutoffs((k,), data.n_items)
     kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)
     settings = getattr(model, "settings", None)
     about = {
@@ -196,3 +195,12 @@ def evaluate(
         "options": options,
     }
     return Evaluation(data, split, k, kept, dropped, about)
+
+
+def _check_cutoffs(cutoffs: Any, items: int) -> None:
+    """Refuse what are no places in a ranking of so many items."""
+    if not isinstance(cutoffs, (tuple, list)) or not cutoffs:
+        raise InputError(f"cutoffs are whole numbers in a tuple, as (5, 10), not {cutoffs!r}.")
+    for k in cutoffs:
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= items:
+            raise InputError(f"a cutoff is a whole number from 1 to {items:,}, the items of the catalogue, not {k!r}.")

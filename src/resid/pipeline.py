@@ -28,7 +28,7 @@ from typing import Any, cast
 from resid.bundle import MANIFEST
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.folder import refuse_foreign_folder
-from resid.errors import InputError
+from resid.errors import InputError, as_path
 from resid.progress import Progress, Silent
 from resid.recipes import Part, Recipe
 from resid.recommender import Recommender, recommender_class
@@ -73,8 +73,10 @@ def fit(
     from resid.train.process import exclusive  # torch takes a second to import
 
     if isinstance(data, (str, Path)):
-        data = Dataset.load(data)
+        data = Dataset.load(data, verify=True)
     require_dataset(data)
+    if not isinstance(changes, Mapping | None):
+        raise InputError(f"changes are settings by name, as {{'encoder.epochs': 20}}, not {changes!r}.")
     made = Recipe.read(recipe).changed(changes or {})
     if fabric is not None and fabric.world_size > 1:
         raise InputError(
@@ -84,11 +86,11 @@ def fit(
     _check_branching(made, data)
     _check_fields(made, data)
     with ExitStack() as stack:
-        place = Path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
+        place = as_path(folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory()))
         _refuse_foreign(place, data)
         stack.enter_context(exclusive(place))
         if not read_run(place):
-            _note(place, data)
+            note_run(place, data)
         refuse_foreign_folder(place / "model", MANIFEST)
         run = _Run(place, data, made, fabric, progress or Silent())
         model = run.recommender()
@@ -96,7 +98,7 @@ def fit(
             run.progress.step(f"{place / EVALUATION} is of another model and is removed")
             shutil.rmtree(place / EVALUATION)
         model.save(place / "model")
-        _note(place, data, made, run.stages)  # only now, so that what the run says of itself is true of its model
+        note_run(place, data, made, run.stages)  # only now, so that what the run says of itself is true of its model
     return model
 
 
@@ -229,8 +231,10 @@ def _check_fields(recipe: Recipe, data: Dataset) -> None:
         require_fields(data)
 
 
-def _note(folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Mapping[str, str] | None = None) -> None:
-    """Write down what a run is: its Dataset, and what its model is made of once there is one."""
+def note_run(
+    folder: Path, data: Dataset, recipe: Recipe | None = None, stages: Mapping[str, str] | None = None
+) -> None:
+    """Write down what a run is: its Dataset, and the recipe and stages that its model is made of, once it has one."""
     content = {
         "format": FORMAT,
         "data": str(data.folder.resolve()) if data.folder else None,

@@ -18,7 +18,7 @@ from resid.bundle import Bundle, read_bundle, write_bundle
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset, lookup, require_dataset
 from resid.data.splits import Split
-from resid.errors import InputError
+from resid.errors import InputError, as_path
 from resid.evaluate import NOT_FOUND, ranks_of
 from resid.progress import Progress, Silent
 
@@ -155,7 +155,8 @@ class Recommender(ABC):
         Parameters
         ----------
         histories
-            For every user the ids of items, the oldest first; or a single such history.
+            For every user the ids of items, the oldest first; or a single such history. An empty list is no users at all; one
+            user without a history is ``[[]]``.
         k
             How many items.
         exclude_seen
@@ -180,6 +181,8 @@ class Recommender(ABC):
         self._require_fit()
         self._require_options(options)
         single, rows = _rows(histories)
+        if not rows:
+            log.warning("there are no histories, so nothing is recommended; a user without a history is [[]]")
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
             raise InputError(
                 f"k must be a whole number from 1 to {len(self.catalogue_):,}, the items of the catalogue, not {k!r}."
@@ -199,7 +202,7 @@ class Recommender(ABC):
                 )
                 advance(len(some))
         if fewer := int((items[:, -1] < 0).sum()):
-            log.warning("%d users get fewer than %d items, for no more are left for them", fewer, k)
+            log.warning("users who get fewer than %d items, for no more are left for them: %d", k, fewer)
         ids = np.empty(items.shape, dtype=object)
         ids[items >= 0] = self.catalogue_.item_ids.gather(items[items >= 0]).to_list()
         return (ids[0], scores[0]) if single else (ids, scores)
@@ -254,7 +257,7 @@ class Recommender(ABC):
         numbers = lookup(self._user_positions, users)
         if (numbers < 0).any():
             first = users[int((numbers < 0).argmax())]
-            log.warning("%d users are not known and get the mean of all, %r first", (numbers < 0).sum(), first)
+            log.warning("users who are not known and get the mean of all: %d, %r first", (numbers < 0).sum(), first)
         return numbers
 
     @cached_property
@@ -308,10 +311,10 @@ class Recommender(ABC):
             kind = _kind_of_ids(self.catalogue_.item_ids)
             hint = "" if isinstance(example, kind) else f"; its ids are {'numbers' if kind is int else 'text'}"
             log.warning(
-                "%d items of histories are not in the catalogue and were skipped, %r first%s", skipped, example, hint
+                "items of histories that are not in the catalogue, skipped: %d, %r first%s", skipped, example, hint
             )
         if empty := sum(not len(indices) for indices in known):
-            log.warning("%d histories have no item of the catalogue; they get the most popular items", empty)
+            log.warning("histories without an item of the catalogue, which get the most popular items: %d", empty)
         return known
 
     def _allowed(self, allow: Iterable[Any] | None, deny: Iterable[Any] | None) -> NDArray[np.bool_] | None:
@@ -326,7 +329,9 @@ class Recommender(ABC):
             allowed[indices[indices >= 0]] = value
             if (indices < 0).any():
                 first = listed[int((indices < 0).argmax())]
-                log.warning("%d items of '%s' are not in the catalogue, %r first", (indices < 0).sum(), name, first)
+                log.warning(
+                    "items of '%s' that are not in the catalogue: %d, %r first", name, (indices < 0).sum(), first
+                )
         if not allowed.any():
             raise InputError("no item of the catalogue may be recommended; change 'allow' or 'deny'.")
         return allowed
@@ -348,7 +353,9 @@ def load(folder: str | Path) -> Recommender:
     InputError
         If no whole recommender is there, or one that this version does not know.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
+    if not folder.exists():
+        raise InputError(f"{folder}: there is no such folder; make a model with 'resid fit'.")
     if (folder / "run.json").exists() and not (folder / "model").is_dir():
         raise InputError(f"{folder}: this run has no model yet; the same 'resid fit' that began it continues it.")
     bundle = read_bundle(folder / "model" if (folder / "model").is_dir() else folder)
@@ -383,6 +390,18 @@ def leave_out(items: Indices, scores: Scores, histories: Indices, k: int) -> tup
         fresh = np.flatnonzero((items[row] >= 0) & ~np.isin(items[row], histories[row]))[:k]
         left[row, : len(fresh)], values[row, : len(fresh)] = items[row, fresh], scores[row, fresh]
     return left, values
+
+
+def last_items(histories: Indices, catalogue: Catalogue) -> Indices:
+    """Return what is read of histories as `Recommender.top` takes them, and refuse what they cannot be."""
+    rows = np.asarray(histories)
+    whole = rows.ndim == 2 and rows.shape[1] and rows.dtype.kind in "iu"
+    if not whole or rows.min(initial=0) < PADDING or rows.max(initial=0) >= len(catalogue) or (rows[:, -1] < 0).any():
+        raise InputError(
+            f"histories must be item indices from 0 to {len(catalogue) - 1}, shape (users, length), with {PADDING} for padding "
+            "on the left; recommend takes the items' own ids."
+        )
+    return np.ascontiguousarray(rows[:, -catalogue.max_history :], dtype=np.int64)
 
 
 def _rows(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:

@@ -38,8 +38,8 @@ def checked(cls: type[_C]) -> type[_C]:
     def init(self: Any, *values: Any, **named: Any) -> None:
         names = [field.name for field in dataclasses.fields(made)]
         if unknown := [name for name in named if name not in names]:
-            there = f"there are {', '.join(names)}" if names else "it has none"
-            raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}; {there}.")
+            there = f"; there are {', '.join(names)}" if names else ", nor any other"
+            raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}{there}.")
         try:
             build(self, *values, **named)
         except ValidationError as error:

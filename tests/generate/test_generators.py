@@ -96,6 +96,12 @@ class TestGenerators:
             with pytest.raises(InputError, match="allowed must say for each of 12 items"):
                 model.top(histories, 3, allowed=bad)
 
+    def test_histories_that_are_none(self, kind, data, ids):
+        model = KINDS[kind](epochs=1).fit(data, ids)
+        for wrong in ([[1, PADDING]], [[1, -5]], [[1, 12]], [1, 2], [[]], [[1.0]]):
+            with pytest.raises(InputError, match="histories must be item indices from 0 to 11, shape"):
+                model.top(np.array(wrong), 3)
+
     def test_ids_of_another_catalogue(self, kind, data, ids):
         with pytest.raises(InputError, match="5 IDs and 12 items"):
             KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.sizes))

@@ -10,7 +10,7 @@ from resid import Dataset, InputError, Recipe
 from resid.cli.app import AsJson, app, errors, names, output, print_json, read_changes
 from resid.cli.show import epochs_table, quality_table
 from resid.data.dataset import MANIFEST as DATASET_MANIFEST
-from resid.data.folder import refuse_foreign_folder
+from resid.data.folder import refuse_foreign_folder, refuse_foreign_training
 from resid.progress import ConsoleProgress
 
 
@@ -62,9 +62,8 @@ def encode(
 
     if (out / DATASET_MANIFEST).exists():
         raise InputError(f"{out}: this is a Dataset; choose another folder for the run.")
-    dataset = Dataset.load(data)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: this is a file; name a folder.")
+    refuse_foreign_training(out)
+    dataset = Dataset.load(data, verify=True)
     refuse_foreign_folder(out / "embeddings", EMBEDDINGS_MANIFEST)
     changes = read_changes(change) | {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
     part = Recipe.read(recipe).part("encoder")

@@ -11,6 +11,7 @@ from resid import Dataset, InputError, Recommender, load
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.data.batches import Batches
 from resid.data.dataset import MANIFEST as DATASET
+from resid.data.folder import refuse_file
 from resid.errors import explain_full_disk
 from resid.evaluate import evaluate as measure
 from resid.pipeline import EVALUATION, read_run
@@ -52,8 +53,10 @@ def evaluate(
         Print the figures as JSON.
     """
     wanted = _cutoffs(cutoffs)
-    if out is not None and (out.is_file() or (out / DATASET).exists()):
-        raise InputError(f"{out}: this is a {'file' if out.is_file() else 'Dataset'}; name a folder for the figures.")
+    if out is not None:
+        refuse_file(out)
+        if (out / DATASET).exists():
+            raise InputError(f"{out}: this is a Dataset; name another folder for the figures.")
     recommender, dataset = load(model), _dataset(model, data)
     options = decoding_options(recommender, decoding)
     generator = hasattr(recommender, "invalid_share")
@@ -103,7 +106,7 @@ def _dataset(model: Path, data: Path | None) -> Dataset:
         raise InputError(f"{model}: it is not known to which Dataset this was fitted; give it with --data.")
     if data is None and not Path(str(known)).exists():
         raise InputError(f"{known}: the Dataset that {model} was fitted to is not there any more; give it with --data.")
-    return Dataset.load(data or Path(str(known)))
+    return Dataset.load(data or Path(str(known)), verify=True)
 
 
 def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
@@ -113,13 +116,14 @@ def _print(figures: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
     table = Table(title=title, title_justify="left")
     for column in ("", *short):
         table.add_column(column, overflow="fold")  # a narrow terminal must not hide a bound
+    gap = "\n" if len(columns) > 4 else ""  # so that more columns fit into a narrow terminal
     for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
         values = figures[name]
         bounds = [values["intervals"][column] for column in columns]
         table.add_row(
             text,
             *(
-                f"{values[c]:.4f}\n[dim]{_short(low)}–{_short(high)}[/dim]"
+                f"{values[c]:.4f}\n[dim]{_short(low)}–{gap}{_short(high)}[/dim]"
                 for c, (low, high) in zip(columns, bounds, strict=True)
             ),
         )

@@ -9,6 +9,8 @@ from rich.table import Table
 
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
+from resid.data.folder import refuse_foreign_training
+from resid.pipeline import note_run
 from resid.progress import ConsoleProgress
 
 
@@ -32,8 +34,7 @@ def generate(
     ids
         The file of the IDs, as `resid quantize` writes it.
     out
-        The folder for the model, which `resid evaluate --data` and `recommend` take, and checkpoints and metrics of every
-        epoch.
+        The run's folder: checkpoints and metrics of every epoch, and the model, for `resid evaluate` and `recommend`.
     embeddings
         The folder with the item embeddings, which the generator then reads beside the codes.
     model
@@ -48,8 +49,9 @@ def generate(
     from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
     from resid.quantize import SemanticIds
 
-    dataset, known = Dataset.load(data), SemanticIds.load(ids)
-    known.require_items(dataset.item_ids, ids)
+    refuse_foreign_training(out)
+    dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids)
+    known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     if vectors and vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
@@ -63,6 +65,7 @@ def generate(
         dataset, known, vectors.vectors if vectors else None, out / "training", progress=ConsoleProgress(errors)
     )
     generator.save(out / "model")
+    note_run(out, dataset)
     found = {}
     for name in ("validation", "test"):
         ranks, _ = generator.ranks(getattr(dataset, name))

@@ -57,7 +57,7 @@ def quantize(
 
     settings = _settings(method, _widths(branching), seed)
     _refuse_foreign_file(out)
-    dataset, vectors = Dataset.load(data), ItemEmbeddings.load(embeddings, check=True)
+    dataset, vectors = Dataset.load(data, verify=True), ItemEmbeddings.load(embeddings, check=True)
     if vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
     progress = ConsoleProgress(errors)
@@ -101,23 +101,28 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, quality
 
-    saved = ids.is_dir() and not read_run(ids) and (ids / MANIFEST).exists()
-    if ids.is_dir() and not saved:
+    model = _model_with_ids(ids)
+    if ids.is_dir() and model is None:
         ids, embeddings, data = _of_run(ids, embeddings, data)
-    known = _of_model(ids) if saved else SemanticIds.load(ids)
+    known = _of_model(model) if model is not None else SemanticIds.load(ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
     dataset = Dataset.load(data) if data else None
     if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
         raise InputError(f"{ids}: these IDs were made of other embeddings than {embeddings}.")
     if dataset is not None:
-        known.require_items(dataset.item_ids, ids)
-    if dataset is not None and known.facts.get("data", dataset.fingerprint) != dataset.fingerprint:
-        raise InputError(f"{ids}: these IDs were made for another Dataset than {data}, or it was prepared again since.")
+        known.require_data(dataset, ids)
     found = quality(known, vectors.vectors if vectors else None, dataset)
     if as_json:
         print_json({"ids_file": str(ids), **known.facts, **found})
     else:
         _print(found)
+
+
+def _model_with_ids(folder: Path) -> Path | None:
+    """Return where a saved model is, if that is all there is: a folder of its own, or that of a generator trained alone."""
+    run = read_run(folder) if folder.is_dir() else {}
+    model = folder / "model" if run else folder
+    return model if not run.get("stages") and (model / MANIFEST).exists() else None
 
 
 def _of_model(folder: Path) -> Any:

@@ -13,6 +13,7 @@ from resid import InputError, Recommender, load
 from resid.cli.app import AsJson, app, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding, decoding_options
 from resid.data.engines import ROW
+from resid.data.folder import refuse_file
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
 from resid.errors import explain_full_disk
@@ -76,6 +77,8 @@ def recommend(
         raise InputError("--histories and --out, the Parquet file to write, go together.")
     if out is not None and (out.is_dir() or out.suffix != ".parquet"):
         raise InputError(f"--out {out}: give the name of a file that ends with .parquet.")
+    if out is not None:
+        refuse_file(out.parent)
     recommender = load(model)
     known = recommender.catalogue_.item_ids
     users, rows = (

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split, in_training, split_windows
-from resid.errors import InputError
+from resid.errors import InputError, as_path
 from resid.progress import Progress
 
 FORMAT = 1
@@ -385,7 +385,9 @@ class Dataset:
         InputError
             If the folder is not a Dataset, is damaged, or was written by a newer version.
         """
-        folder = Path(folder)
+        folder = as_path(folder)
+        if not folder.exists():
+            raise InputError(f"{folder}: there is no such folder; make a Dataset with 'resid prepare'.")
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = manifest["format"], manifest["files"]

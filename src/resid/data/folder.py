@@ -18,13 +18,29 @@ def refuse_foreign_folder(folder: Path, manifest: str) -> None:
 
     An empty folder will do, and one that has the file `manifest`, which lists its files, and no others.
     """
+    refuse_file(folder)
+    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    _refuse_foreign(folder, present - _listed_files(folder / manifest))
+
+
+def refuse_foreign_training(folder: Path, kept: str = "training") -> None:
+    """Raise an `InputError` unless `folder` can be that of a model in training: empty, or with the folder `kept` in it."""
+    refuse_file(folder)
+    if folder.exists() and not (folder / kept).is_dir():
+        _refuse_foreign(folder, {path.name for path in folder.iterdir()})
+
+
+def refuse_file(folder: Path) -> None:
+    """Raise an `InputError` if a file stands where a folder is to be."""
     for place in (folder, *folder.parents):
         if place.exists():
             if not place.is_dir():
                 raise InputError(f"{place}: this is a file, so {folder} cannot be a folder; choose another folder.")
-            break
-    present = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if foreign := present - _listed_files(folder / manifest):
+            return
+
+
+def _refuse_foreign(folder: Path, foreign: set[str]) -> None:
+    if foreign:
         first = min(foreign, key=lambda name: (name.startswith("."), name))  # hidden files are not what one sees
         raise InputError(
             f"{folder}: this exists and is not a folder that resid wrote (it has {first}); "

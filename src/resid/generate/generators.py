@@ -26,7 +26,7 @@ from resid.generate.t5 import T5Model
 from resid.generate.tree import PrefixTables
 from resid.progress import Progress
 from resid.quantize.ids import SemanticIds
-from resid.recommender import Catalogue, Indices, Scores, leave_out
+from resid.recommender import Catalogue, Indices, Scores, last_items, leave_out
 from resid.settings import checked
 from resid.train import RecommenderSettings, check_heads
 from resid.train.recommender import TrainedRecommender
@@ -164,7 +164,7 @@ class _Generator(TrainedRecommender[_S, _M]):
             See `resid.train.train`.
         """
         catalogue = Catalogue.of(data)
-        ids.require_items(data.item_ids)
+        ids.require_data(data)
         used = _checked(vectors, data.n_items) if vectors is not None and self.settings.uses_vectors else None
         self.fitted = False
         self._build(catalogue, ids, _reduced(used, self.settings.width) if used is not None else None)
@@ -238,8 +238,7 @@ class _Generator(TrainedRecommender[_S, _M]):
 
     def _read(self, histories: Indices) -> Tensor:
         self.model_.eval()
-        recent = np.asarray(histories, dtype=np.int64)[:, -self.catalogue_.max_history :]
-        return torch.from_numpy(recent).to(self.model_.codes.device)
+        return torch.from_numpy(last_items(histories, self.catalogue_)).to(self.model_.codes.device)
 
     def _tables(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTables, Indices]:
         """Return the tree of the IDs that may be written, and the numbers of its items in the catalogue."""

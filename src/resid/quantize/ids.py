@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from resid.data.dataset import Dataset
 from resid.errors import InputError, explain_full_disk
 
 
@@ -77,12 +78,12 @@ class SemanticIds:
         """Return the same IDs with the items' own ids, in their order."""
         return SemanticIds(self.codes, self.sizes, item_ids, self.facts)
 
-    def require_items(self, item_ids: pl.Series, file: Path | None = None) -> None:
-        """Raise an `InputError`, which names the file, unless these are the items in their order.
+    def require_data(self, data: Dataset, file: Path | None = None) -> None:
+        """Raise an `InputError`, which names the file, unless these are the IDs of a Dataset's items in their order.
 
         IDs whose items have numbers alone, as by default, may be those of any items.
         """
-        own, wanted, where = self.item_ids.cast(str), item_ids.cast(str), f"{file}: " if file else ""
+        own, wanted, where = self.item_ids.cast(str), data.item_ids.cast(str), f"{file}: " if file else ""
         if len(own) != len(wanted):
             raise InputError(f"{where}these are IDs of other items: {len(own):,} IDs and {len(wanted):,} items.")
         other = (own != wanted).arg_true()
@@ -91,6 +92,8 @@ class SemanticIds:
                 f"{where}these are IDs of other items, or in another order: item {other[0]} is {own[other[0]]} there and "
                 f"{wanted[other[0]]} in the Dataset."
             )
+        if self.facts.get("data", data.fingerprint) != data.fingerprint:
+            raise InputError(f"{where}these IDs were made for another Dataset, or it was prepared again since.")
 
     @property
     def levels(self) -> int:
@@ -235,6 +238,8 @@ class SemanticIds:
     @classmethod
     def load(cls, path: str | Path) -> "SemanticIds":
         """Read what `save` wrote."""
+        if not Path(path).exists():
+            raise InputError(f"{path}: there is no such file; 'resid quantize' writes one.")
         try:
             table = pl.read_parquet(path, glob=False)
             metadata = pl.read_parquet_metadata(path)

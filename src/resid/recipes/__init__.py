@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from resid.errors import InputError, nearest
+from resid.errors import InputError, as_path, nearest
 from resid.settings import Settings
 
 _FOLDER = Path(__file__).parent
@@ -82,7 +82,7 @@ class Recipe:
         if str(source) in names() and str(source).endswith("*"):
             plain = cls.read(str(source)[:-1]).changed({"recommender.fields": True})
             return cls(str(source), f"{plain.description}; with fields", plain.parts)
-        path = _FOLDER / f"{source}.toml" if str(source) in names() else Path(source)
+        path = _FOLDER / f"{source}.toml" if str(source) in names() else as_path(source)
         if path.suffix != ".toml":
             raise InputError(
                 f"there is no recipe '{source}'{nearest(str(source), names())}; there are {', '.join(names())}, or give the "
@@ -105,8 +105,10 @@ class Recipe:
         description = str(content.pop("description", ""))
         parts = {}
         for stage, values in content.items():
-            if stage not in PARTS or not isinstance(values, dict):
+            if stage not in PARTS:
                 raise InputError(f"there is no stage '{stage}'{nearest(stage, PARTS)}; there are {', '.join(PARTS)}.")
+            if not isinstance(values, dict):
+                raise InputError(f"the stage '{stage}' must be a table, [{stage}], not {values!r}.")
             values = dict(values)
             kind = values.pop("kind", None)
             if not isinstance(kind, str) or kind not in PARTS[stage]:
@@ -129,8 +131,12 @@ class Recipe:
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
         """Return the recipe with other settings, named by stage: ``{"encoder.epochs": 20}``; `seed` alone is every stage's."""
         parts = dict(self.parts)
-        for name, value in changes.items():
+        for name, value in ((str(name), value) for name, value in changes.items()):
             stage, dot, key = name.partition(".")
+            if key == "kind":
+                raise InputError(
+                    f"'{name}' is changed in a file: print the recipe with 'resid recipes show', and edit it."
+                )
             if name == "seed":
                 stages = [stage for stage in parts if hasattr(parts[stage].settings, "seed")]
                 if not stages:

@@ -29,7 +29,7 @@ from resid.evaluate import NOT_FOUND
 from resid.nn import FieldTables, item_and_fields
 from resid.nn.losses import binary, draw_candidates, sampled_softmax, whole_softmax
 from resid.progress import Progress
-from resid.recommender import Catalogue, Indices, Scores, leave_out
+from resid.recommender import Catalogue, Indices, Scores, last_items, leave_out
 from resid.sequential.settings import SequentialSettings
 from resid.train.recommender import TrainedRecommender
 
@@ -240,9 +240,9 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
     def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
         self.model_.eval()
         device = self.model_.tables.codes.device
-        recent = torch.from_numpy(np.ascontiguousarray(histories[:, -self.catalogue_.max_history :])).to(device)
+        read = torch.from_numpy(last_items(histories, self.catalogue_)).to(device)
         known = torch.from_numpy(users).to(device) if users is not None else None
-        return self.model_.scaled(self.model_.query(recent, known))
+        return self.model_.scaled(self.model_.query(read, known))
 
     def _scores(self, queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield the scores of items for a few users after the others, shape (users, items), and which users."""

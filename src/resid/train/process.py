@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from resid.data.folder import refuse_file
 from resid.errors import InputError
 
 try:
@@ -35,8 +36,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Keep a second run out of a folder while the block runs; the lock dies with its process."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: this is a file; name a folder for the run.")
+    refuse_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield
