@@ -52,10 +52,18 @@ class Silent:
 
 
 class ConsoleProgress:
-    """Writes to a rich console: live bars on a terminal, a line every few seconds in a log file."""
+    """Writes to a rich console: live bars on a terminal, a line every few seconds in a log file.
 
-    def __init__(self, console: Console, seconds_between_lines: float = 5.0) -> None:
-        self.console = console
+    Parameters
+    ----------
+    console
+        Where to; by default to standard error.
+    seconds_between_lines
+        In a log file.
+    """
+
+    def __init__(self, console: Console | None = None, seconds_between_lines: float = 5.0) -> None:
+        self.console = console or Console(stderr=True)
         self.seconds_between_lines = seconds_between_lines
 
     def step(self, text: str) -> None:
