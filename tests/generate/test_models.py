@@ -125,8 +125,7 @@ class TestT5:
 
     def test_the_gradient_of_the_norm(self):
         tokens = torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True)
-        weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(_RootMeanSquare.apply, (tokens, weight))
+        assert torch.autograd.gradcheck(_RootMeanSquare.apply, (tokens,))
 
     def test_attention_forgets_in_training(self):
         ids = random_ids(50, (6, 7, 8), 0)

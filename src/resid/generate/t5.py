@@ -29,21 +29,20 @@ class _RootMeanSquare(torch.autograd.Function):
     """The norm's arithmetic with a gradient by hand, in half the operations of the automatic one."""
 
     @staticmethod
-    def forward(context: Any, tokens: Tensor, weight: Tensor) -> Tensor:
-        """Return tokens over the root of their mean square, times the weight."""
+    def forward(context: Any, tokens: Tensor) -> Tensor:
+        """Return tokens over the root of their mean square."""
         inverse = _over_root_mean_square(tokens)
         normed = tokens * inverse
-        context.save_for_backward(normed, inverse, weight)
-        return normed * weight
+        context.save_for_backward(normed, inverse)
+        return normed
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of tokens and weight: for n the tokens over r, g times w minus its part along n, over r."""
-        normed, inverse, weight = context.saved_tensors
-        product = gradients[0] * normed
-        along = (product @ weight[:, None]) / -len(weight)  # (..., 1)
-        return torch.addcmul(gradients[0] * weight, normed, along) * inverse, product.flatten(0, -2).sum(dim=0)
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        """Return the gradient of tokens: for n the tokens over r, the gradient minus its part along n, over r."""
+        normed, inverse = context.saved_tensors
+        along = (gradients[0] * normed).mean(dim=-1, keepdim=True)
+        return torch.addcmul(gradients[0], normed, along, value=-1).mul_(inverse)
 
 
 class Norm(nn.Module):
@@ -55,10 +54,22 @@ class Norm(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return new vectors of the same shape."""
+        return self._normed(tokens) * self.weight
+
+    def then(self, layer: Tensor, tokens: Tensor) -> Tensor:
+        """Return the product of normalised tokens with a layer's weight, shape (out, width).
+
+        Where there are many tokens, as in training, it is cheaper to scale the layer than all of them.
+        """
         if self.training:
-            scaled: Tensor = _RootMeanSquare.apply(tokens, self.weight)  # type: ignore[no-untyped-call]
-            return scaled
-        return tokens * _over_root_mean_square(tokens) * self.weight
+            return f.linear(self._normed(tokens), layer * self.weight)
+        return f.linear(self(tokens), layer)
+
+    def _normed(self, tokens: Tensor) -> Tensor:
+        if not self.training:
+            return tokens * _over_root_mean_square(tokens)
+        normed: Tensor = _RootMeanSquare.apply(tokens)  # type: ignore[no-untyped-call]
+        return normed
 
 
 class Attention(nn.Module):
@@ -71,13 +82,13 @@ class Attention(nn.Module):
         self.out = nn.Linear(self.inner, width, bias=False)
         self.dropout = Dropout(dropout)
 
-    def project(self, tokens: Tensor) -> Tensor:
-        """Return queries, keys and values, shape (3, batch, heads, length, head width)."""
-        return self._split(self.project_in(tokens), 3)
+    def project(self, norm: Norm, tokens: Tensor) -> Tensor:
+        """Return queries, keys and values of normalised tokens, shape (3, batch, heads, length, head width)."""
+        return self._split(norm.then(self.project_in.weight, tokens), 3)
 
-    def queries(self, tokens: Tensor) -> Tensor:
+    def queries(self, norm: Norm, tokens: Tensor) -> Tensor:
         """Return queries alone, shape (batch, heads, length, head width)."""
-        return self._split(f.linear(tokens, self.project_in.weight[: self.inner]), 1)[0]
+        return self._split(norm.then(self.project_in.weight[: self.inner], tokens), 1)[0]
 
     def keys_values(self, tokens: Tensor) -> Tensor:
         """Return keys and values, shape (2, batch, heads, length, head width)."""
@@ -93,6 +104,21 @@ class Attention(nn.Module):
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
+    def from_few(self, queries: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
+        """Do what `forward` does without the keys and values of tokens, shape (batch, length, width), ever being made.
+
+        Queries are turned to what tokens are, and the mean of tokens to values: cheaper where queries are few.
+        """
+        batch, heads, asking, _ = queries.shape
+        width = tokens.shape[2]
+        keys, values = self.project_in.weight[self.inner :].view(2, heads, -1, width)
+        asked = (queries.transpose(0, 1).flatten(1, 2) @ keys).view(heads, batch, asking, width)
+        scores = (asked.transpose(0, 1).flatten(1, 2) @ tokens.mT).view(batch, heads, asking, -1) + bias
+        means = self.dropout(scores.softmax(dim=-1)).flatten(1, 2) @ tokens  # (batch, heads · queries, width)
+        mixed = means.view(batch, heads, asking, width).transpose(0, 1).flatten(1, 2) @ values.mT
+        result: Tensor = self.out(mixed.view(heads, batch, asking, -1).permute(1, 2, 0, 3).flatten(2))
+        return result
+
     def _split(self, tokens: Tensor, parts: int) -> Tensor:
         return tokens.view(*tokens.shape[:2], parts, self.heads, -1).permute(2, 0, 3, 1, 4)
 
@@ -106,9 +132,9 @@ class FeedForward(nn.Module):
         self.narrow = nn.Linear(hidden, width, bias=False)
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return new vectors of the same shape."""
-        return self.dropout.rectified(self.widen(tokens), self.narrow)
+    def forward(self, norm: Norm, tokens: Tensor) -> Tensor:
+        """Return new vectors of normalised tokens, of the same shape."""
+        return self.dropout.rectified(norm.then(self.widen.weight, tokens), self.narrow)
 
 
 class Block(nn.Module):
@@ -124,12 +150,12 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
         """Return new vectors of the same shape, (batch, length, width)."""
-        queries, keys, values = self.attend.project(self.attend_norm(hidden))
+        queries, keys, values = self.attend.project(self.attend_norm, hidden)
         return self.feed_on(self.dropout.added(hidden, self.attend(queries, keys, values, bias)))
 
     def feed_on(self, hidden: Tensor) -> Tensor:
         """Do the second part."""
-        return self.dropout.added(hidden, self.feed(self.feed_norm(hidden)))
+        return self.dropout.added(hidden, self.feed(self.feed_norm, hidden))
 
 
 class DecoderBlock(Block):
@@ -158,15 +184,18 @@ class DecoderBlock(Block):
         layer
             The number of this one.
         """
-        projected = self.attend.project(self.attend_norm(hidden).flatten(0, 1))
+        projected = self.attend.project(self.attend_norm, hidden.flatten(0, 1))
         queries, keys, values = projected.unbind()  # whose gradient is one copy, that of slices several
         own = projected[1:]
         if past is not None:
             own = torch.cat([past, own], dim=3)
             keys, values = own
         hidden = self.dropout.added(hidden, self.attend(queries, keys, values, bias).view(hidden.shape))
-        asked = self.cross.queries(self.cross_norm(hidden).flatten(1, 2))  # beams are queries of one attention
-        seen = self.cross(asked, *memory.layers[layer], memory.bias)
+        asked = self.cross.queries(self.cross_norm, hidden.flatten(1, 2))  # beams are queries of one attention
+        if memory.layers is None:
+            seen = self.cross.from_few(asked, memory.tokens, memory.bias)
+        else:
+            seen = self.cross(asked, *memory.layers[layer], memory.bias)
         return self.feed_on(self.dropout.added(hidden, seen.view(hidden.shape))), own
 
 
@@ -176,14 +205,18 @@ class Memory:
 
     Attributes
     ----------
-    layers : list of Tensor
-        Keys and values for every layer of the decoder, shape (2, users, heads, length, head width).
+    tokens : Tensor
+        What the encoder made of them, shape (users, length, width).
     bias : Tensor
         0 where there is a token and -inf where there is padding, shape (users, 1, 1, length).
+    layers : list of Tensor or None
+        Keys and values for every layer of the decoder, shape (2, users, heads, length, head width), where many beams need
+        them.
     """
 
-    layers: list[Tensor]
+    tokens: Tensor
     bias: Tensor
+    layers: list[Tensor] | None = None
 
 
 @dataclass
@@ -279,12 +312,18 @@ class T5Model(nn.Module):
     def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the mean cross-entropy of the targets' codes over the whole vocabulary."""
         device = self.codes.device
-        memory = self.read(torch.from_numpy(batch.histories).to(device))
+        memory = self.encode(torch.from_numpy(batch.histories).to(device))
         wanted = self.codes[torch.from_numpy(batch.targets).to(device)] + self.offsets  # (batch, levels)
         logits = self.write(memory, f.pad(wanted[:, :-1], (1, 0)))
         return {"loss": f.cross_entropy(logits.flatten(0, 1), wanted.flatten())}
 
     def read(self, histories: Tensor) -> Memory:
+        """Encode histories for many beams; see `encode`."""
+        memory = self.encode(histories)
+        memory.layers = [block.cross.keys_values(memory.tokens) for block in self._decoder_blocks()]
+        return memory
+
+    def encode(self, histories: Tensor) -> Memory:
         """Encode histories, item indices with `PADDING`, shape (users, items); `levels` tokens for every item."""
         real = histories != PADDING
         items = histories.clamp_min(0)
@@ -299,8 +338,7 @@ class T5Model(nn.Module):
         bias = self.encoder_bias(self.encoder_buckets[:length, :length]).permute(2, 0, 1) + padding
         for block in self.encoder:
             hidden = block(hidden, bias)
-        hidden = self.dropout(self.encoder_norm(hidden))
-        return Memory([block.cross.keys_values(hidden) for block in self._decoder_blocks()], padding)
+        return Memory(self.dropout(self.encoder_norm(hidden)), padding)
 
     def write(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return the scores of all tokens after each of these, shape (users, length) to (users, length, vocabulary)."""
