@@ -23,10 +23,10 @@ def refuse_foreign_folder(folder: Path, manifest: str) -> None:
     _refuse_foreign(folder, present - _listed_files(folder / manifest))
 
 
-def refuse_foreign_training(folder: Path, kept: str = "training") -> None:
-    """Raise an `InputError` unless `folder` can be that of a model in training: empty, or with the folder `kept` in it."""
+def refuse_foreign_training(folder: Path) -> None:
+    """Raise an `InputError` unless `folder` can be that of a stage alone: empty, or with a folder ``training`` in it."""
     refuse_file(folder)
-    if folder.exists() and not (folder / kept).is_dir():
+    if folder.exists() and not (folder / "training").is_dir():
         _refuse_foreign(folder, {path.name for path in folder.iterdir()})
 
 
