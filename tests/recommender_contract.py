@@ -15,6 +15,7 @@ import pytest
 
 import resid
 from resid import Dataset, InputError, Recommender
+from resid.data import PADDING
 from resid.data.splits import Split
 from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
 from resid.train.loop import _Run
@@ -115,7 +116,7 @@ class RecommenderContract:
             assert fresh[row].tolist() == left + [None] * len(seen)
             assert np.isneginf(values[len(left) :]).all()
         few, _ = model.recommend(self.HISTORIES, 4, allow=["i0", "i2", "i9"])
-        assert "users who get fewer than 4 items, for no more are left for them: 3" in caplog.text
+        assert "users who get fewer than 4 items, for no more are left: 3" in caplog.text
         some, _ = model.recommend(self.HISTORIES, 12, deny=["i1", "i2"])
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
@@ -214,10 +215,18 @@ class RecommenderContract:
                 items = model.recommend(history, 12, exclude_seen=exclude, **self.asking(data, 0))[0].tolist()
                 assert rank == (items.index(target) if target in items else NOT_FOUND)
 
-    def test_an_option_that_it_does_not_have(self, model, data):
-        for ask in (lambda: model.recommend(self.HISTORIES, exakt=True), lambda: evaluate(model, data, exakt=True)):
-            with pytest.raises(InputError, match="has no option 'exakt'"):
-                ask()
+    @pytest.mark.parametrize("name", ["exakt", "allowed", "users", "histories"])
+    def test_an_option_that_it_does_not_have(self, model, data, name):
+        with pytest.raises(InputError, match=f"has no option '{name}'"):
+            evaluate(model, data, **{name: True})
+        if name in ("exakt", "allowed"):  # the others are its own
+            with pytest.raises(InputError, match=f"has no option '{name}'"):
+                model.recommend(self.HISTORIES, **{name: True})
+
+    def test_histories_that_are_none(self, model):
+        for wrong in ([[1, PADDING]], [[1, -5]], [[1, 12]], [1, 2], [[]], [[1.0]]):
+            with pytest.raises(InputError, match="histories must be item indices from 0 to 11, shape"):
+                model.top(np.array(wrong), 3)
 
     def test_another_process_recommends_the_same(self, model, tmp_path):
         model.save(tmp_path / "saved")

@@ -206,8 +206,17 @@ class TestBadInput:
             self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.5")
             assert main(["evaluate", str(tmp_path / model), "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["seen_kept"]["recall@10"] == found["test"]["recall@10"]
+            assert found["writes"] == (["codes", "vectors"] if model == "onepass" else ["codes"])
+            self.refused(capsys, "a single stage was trained here", "fit", prepared, "--out", tmp_path / model)
             assert main(["inspect", str(tmp_path / model), "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["items"] == len(items)
+        (tmp_path / "mine" / "training").mkdir(parents=True)
+        (tmp_path / "mine" / "training" / "log.csv").write_text("a")
+        for command_ in ("encode", "generate"):
+            inputs = (prepared, ids) if command_ == "generate" else (prepared,)
+            self.refused(
+                capsys, "not a folder that resid wrote (it has log.csv)", command_, *inputs, "--out", tmp_path / "mine"
+            )
         again = tmp_path / "again"
         Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"]).save(again)
         self.refused(capsys, "IDs were made for another Dataset", "generate", again, ids, "--out", tmp_path / "x")

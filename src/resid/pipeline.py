@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from resid.bundle import MANIFEST
 from resid.data.dataset import Dataset, require_dataset
-from resid.data.folder import refuse_foreign_folder
+from resid.data.folder import refuse_file, refuse_foreign_folder
 from resid.errors import InputError, as_path
 from resid.progress import Progress, Silent
 from resid.recipes import Part, Recipe
@@ -262,8 +262,9 @@ def _replace(path: Path, text: str) -> None:
 
 def _refuse_foreign(folder: Path, data: Dataset) -> None:
     """Refuse a folder that is something else, or the run of another Dataset."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: this is a file; name a folder for the run.")
+    refuse_file(folder)
+    if (folder / "training").is_dir():
+        raise InputError(f"{folder}: a single stage was trained here; choose another folder for all of them.")
     known = read_run(folder)
     others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
     if not known and (foreign := set(others) - _PARTS):  # a run whose run.json was removed is still one

@@ -202,13 +202,18 @@ class Recommender(ABC):
                 )
                 advance(len(some))
         if fewer := int((items[:, -1] < 0).sum()):
-            log.warning("users who get fewer than %d items, for no more are left for them: %d", k, fewer)
+            free = (
+                "their beams ended at IDs that no item has"
+                if options.get("constrained") is False
+                else "no more are left"
+            )
+            log.warning("users who get fewer than %d items, for %s: %d", k, free, fewer)
         ids = np.empty(items.shape, dtype=object)
         ids[items >= 0] = self.catalogue_.item_ids.gather(items[items >= 0]).to_list()
         return (ids[0], scores[0]) if single else (ids, scores)
 
     def ranks(
-        self, windows: Split, k: int = 10, *, progress: Progress | None = None, **options: Any
+        self, windows: Split, k: int = 10, *, whole: bool = True, progress: Progress | None = None, **options: Any
     ) -> tuple[Indices, Indices]:
         """Return the rank of every window's target among the k best items, counted from 0; `NOT_FOUND` where it is not there.
 
@@ -218,6 +223,8 @@ class Recommender(ABC):
             Whose histories are read and whose targets are looked for.
         k
             Ranks below it are told apart.
+        whole
+            Drop all items of a history; otherwise only those that are read, which costs less where histories are long.
         progress
             Counts the users.
         options
@@ -231,12 +238,12 @@ class Recommender(ABC):
         self._require_options(options)
         kept = np.full(len(windows), NOT_FOUND, dtype=np.int64)
         dropped = kept.copy()
-        whole = windows.unbounded
-        sizes = _rounded(whole.end - whole.begin, self.catalogue_.max_history)
+        asked, longest = windows.unbounded if whole else windows, self.catalogue_.max_history
+        sizes = _rounded(asked.end - asked.begin, longest)
         with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
             for size in np.unique(sizes):
                 members = np.flatnonzero(sizes == size)
-                for batch in Batches(whole.take(members), _USERS, shuffle=False):
+                for batch in Batches(asked.take(members), max(1, int(_USERS * longest // size)), shuffle=False):
                     users = members[batch.index]
                     kept[users], dropped[users] = self._ranks(batch, k, **options)
                     advance(len(batch))
@@ -244,11 +251,15 @@ class Recommender(ABC):
 
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
         """Return the ranks of the targets of whole histories, with seen items kept and dropped."""
+        longest = self.catalogue_.max_history
+        more = int(_rounded(np.array(batch.histories.shape[1]), longest))
         # As many more as a history has items, so that k are left without those.
-        more = int(_rounded(np.array(batch.histories.shape[1]), self.catalogue_.max_history))
-        items, _ = self.top(batch.histories, k + more, **options)
+        items, _ = self.top(batch.histories, k + longest, **options)
+        kept = ranks_of(items[:, :k], batch.targets)
+        if more > longest:  # apart, so that the others are searched for alike, however long a history is
+            items, _ = self.top(batch.histories, k + more, **options)
         fresh, _ = leave_out(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
-        return ranks_of(items[:, :k], batch.targets), ranks_of(fresh, batch.targets)
+        return kept, ranks_of(fresh, batch.targets)
 
     def _user_numbers(self, users: Sequence[Any]) -> Indices | None:
         """Return the numbers of users, -1 for one who is not known, if the model knows users; else None."""
@@ -296,9 +307,12 @@ class Recommender(ABC):
             raise InputError("the model is not fitted yet; call fit first.")
 
     def _require_options(self, options: dict[str, Any]) -> None:
-        for name in options:
-            if name not in signature(self.top).parameters:
-                raise InputError(f"a {type(self).__name__} has no option '{name}'.")
+        """Refuse what is no option of this model's decoding: those that its `top` has beyond the common ones."""
+        common = {*signature(Recommender.top).parameters, "users"}
+        known = [name for name in signature(self.top).parameters if name not in common]
+        if unknown := [name for name in options if name not in known]:
+            there = f"; there are {', '.join(known)}" if known else ", nor any other"
+            raise InputError(f"a {type(self).__name__} has no option '{unknown[0]}'{there}.")
 
     def _known(self, rows: list[Sequence[Any]]) -> list[Indices]:
         """Return histories as indices without what is not known, and tell in the log what that was."""

@@ -96,12 +96,6 @@ class TestGenerators:
             with pytest.raises(InputError, match="allowed must say for each of 12 items"):
                 model.top(histories, 3, allowed=bad)
 
-    def test_histories_that_are_none(self, kind, data, ids):
-        model = KINDS[kind](epochs=1).fit(data, ids)
-        for wrong in ([[1, PADDING]], [[1, -5]], [[1, 12]], [1, 2], [[]], [[1.0]]):
-            with pytest.raises(InputError, match="histories must be item indices from 0 to 11, shape"):
-                model.top(np.array(wrong), 3)
-
     def test_ids_of_another_catalogue(self, kind, data, ids):
         with pytest.raises(InputError, match="5 IDs and 12 items"):
             KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.sizes))
@@ -133,6 +127,11 @@ class _GeneratorContract(RecommenderContract):
         exact, values = model.top(histories, 12, exact=True)
         assert exact.tolist() == wide.tolist()
         assert values == pytest.approx(scores, abs=1e-5)
+
+    def test_a_beam_of_no_width(self, model):
+        for beam in (0, "wide", 2.5, True):
+            with pytest.raises(InputError, match="beam must be a whole number from 1"):
+                model.recommend([["i1"]], 3, beam=beam)
 
     def test_free_beams_and_their_share_of_nothing(self, model):
         histories = np.array([[PADDING, 3, 4], [5, 6, 7]])

@@ -8,8 +8,9 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from resid import Dataset, InputError
+from resid.bundle import MANIFEST
 from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
-from resid.data.folder import refuse_foreign_training
+from resid.data.folder import refuse_foreign_folder, refuse_foreign_training
 from resid.pipeline import note_run
 from resid.progress import ConsoleProgress
 
@@ -50,6 +51,7 @@ def generate(
     from resid.quantize import SemanticIds
 
     refuse_foreign_training(out)
+    refuse_foreign_folder(out / "model", MANIFEST)
     dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids)
     known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings, check=True) if embeddings else None
@@ -83,7 +85,10 @@ def generate(
             "items": getattr(settings, "read_items", False),
         }
         reads = ["codes", *(name for name, read in more.items() if read)]
-        print_json(facts | {"reads": reads, "ids": known.facts, "settings": settings.plain(), **found})
+        written = vectors is not None and getattr(settings, "write_vectors", False)
+        writes = ["codes", "vectors"] if written else ["codes"]
+        facts |= {"reads": reads, "writes": writes}
+        print_json(facts | {"ids": known.facts, "settings": settings.plain(), **found})
         return
     table = Table("", "R@5", "N@5", "R@10", "N@10", title="Whole catalogue, seen items kept", title_justify="left")
     for name, values in found.items():

@@ -24,10 +24,12 @@ def refuse_foreign_folder(folder: Path, manifest: str) -> None:
 
 
 def refuse_foreign_training(folder: Path) -> None:
-    """Raise an `InputError` unless `folder` can be that of a stage alone: empty, or with a folder ``training`` in it."""
+    """Raise an `InputError` unless `folder` can be that of a stage alone: empty, or with a run of the loop in ``training``."""
     refuse_file(folder)
-    if folder.exists() and not (folder / "training").is_dir():
-        _refuse_foreign(folder, {path.name for path in folder.iterdir()})
+    begun = any((folder / "training" / name).exists() for name in (".lock", "metrics.jsonl"))
+    if folder.exists() and not begun:
+        _refuse_foreign(folder, {path.name for path in folder.iterdir()} - {"training"})
+        refuse_foreign_folder(folder / "training", "")
 
 
 def refuse_file(folder: Path) -> None:

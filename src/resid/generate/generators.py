@@ -218,6 +218,8 @@ class _Generator(TrainedRecommender[_S, _M]):
         exact
             Score the whole catalogue instead of searching it.
         """
+        if beam is not None and (isinstance(beam, bool) or not isinstance(beam, (int, np.integer)) or beam < 1):
+            raise InputError(f"beam must be a whole number from 1, not {beam!r}.")
         tables, numbers = self._tables(allowed)
         more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
         if exact:

@@ -41,7 +41,7 @@ class TreeLevel(nn.Module):
         first, parents = torch.from_numpy(ids.first_child(level)), torch.from_numpy(ids.parent_of(level + 1))
         codes = torch.from_numpy(ids.node_codes(level + 1)).long()
         self.most, self.full = int(first.diff().max()), bool((first.diff() == self.size).all())
-        keys = parents * self.size + codes  # ascending
+        keys = torch.from_numpy(ids.keys(level))
         for name, values in (("first", first), ("parents", parents), ("codes", codes), ("keys", keys)):
             self.register_buffer(name, values, persistent=False)
 
@@ -56,7 +56,7 @@ class TreeLevel(nn.Module):
         return children.clamp_max_(len(self) - 1), real
 
     def follow(self, nodes: Tensor, codes: Tensor) -> Tensor:
-        """Return the nodes that codes lead to, -1 where no item has that prefix; any shape."""
+        """Return the nodes that codes below `size` lead to, -1 where no item has that prefix; any shape."""
         wanted = nodes * self.size + codes
         place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self) - 1)
         return place.masked_fill((self.keys[place] != wanted) | (nodes < 0), -1)

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from resid.data.dataset import Dataset
-from resid.errors import InputError, explain_full_disk
+from resid.errors import InputError, as_path, explain_full_disk
 
 
 class SemanticIds:
@@ -177,15 +177,19 @@ class SemanticIds:
     def step(self, depth: int, nodes: ArrayLike, codes: ArrayLike) -> NDArray[np.int64]:
         """Go from nodes of a depth to the next by a code each; -1 where no item has that prefix. Any shape."""
         nodes, codes = np.asarray(nodes, dtype=np.int64), np.asarray(codes, dtype=np.int64)
-        keys = self._keys[depth]
+        keys = self.keys(depth)
         wanted = nodes * self.sizes[depth] + codes
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         possible = (nodes >= 0) & (codes >= 0) & (codes < self.sizes[depth])
         return np.where((keys[place] == wanted) & possible, place, -1)
 
+    def keys(self, depth: int) -> NDArray[np.int64]:
+        """Return the parent of every node of the next depth and its code as one number, ascending; shape (nodes,)."""
+        self._require_depth(depth, 0, self.levels - 1)
+        return self._keys[depth]
+
     @cached_property
     def _keys(self) -> list[NDArray[np.int64]]:
-        """Parent node and code of every node as one number, ascending, depth by depth."""
         return [self.parent_of(depth) * size + self.node_codes(depth) for depth, size in enumerate(self.sizes, 1)]
 
     def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
@@ -238,7 +242,7 @@ class SemanticIds:
     @classmethod
     def load(cls, path: str | Path) -> "SemanticIds":
         """Read what `save` wrote."""
-        if not Path(path).exists():
+        if not as_path(path).exists():
             raise InputError(f"{path}: there is no such file; 'resid quantize' writes one.")
         try:
             table = pl.read_parquet(path, glob=False)

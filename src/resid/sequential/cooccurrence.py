@@ -11,7 +11,7 @@ from scipy import sparse
 from resid.bundle import Bundle
 from resid.data.dataset import Dataset
 from resid.data.splits import in_training
-from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
+from resid.recommender import Catalogue, Indices, Recommender, Scores, last_items, leave_out
 from resid.settings import Settings, checked
 
 _POPULARITY = 1e-6  # weight of an item's share, which decides between items that co-occurrence does not tell apart
@@ -90,7 +90,7 @@ class CoOccurrence(Recommender):
 
     def _weights(self, histories: Indices) -> Any:
         """Return what each item of the histories counts, a sparse matrix of shape (users, items)."""
-        recent = histories[:, -self.settings.last :]
+        recent = last_items(histories, self.catalogue_)[:, -self.settings.last :]
         weights = np.broadcast_to(self.settings.decay ** np.arange(recent.shape[1] - 1, -1, -1), recent.shape)
         rows, columns = np.nonzero(recent >= 0)
         shape = (len(histories), len(self.catalogue_))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from resid.bundle import Bundle
 from resid.data.dataset import Dataset
-from resid.recommender import Catalogue, Indices, Recommender, Scores, leave_out
+from resid.recommender import Catalogue, Indices, Recommender, Scores, last_items, leave_out
 from resid.settings import Settings, checked
 
 
@@ -35,6 +35,7 @@ class Popularity(Recommender):
         self, histories: Indices, k: int, *, exclude_seen: bool = False, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[Indices, Scores]:
         """See `Recommender.top`."""
+        last_items(histories, self.catalogue_)  # not looked at, but they may be none
         more = k + histories.shape[1] if exclude_seen else k
         items, scores = self._popular(len(histories), more, allowed)
         return leave_out(items, scores, histories, k) if exclude_seen else (items, scores)

@@ -89,7 +89,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
 
     def _validate(self, watched: Split) -> dict[str, float]:
         """Return the figures of the network as it is."""
-        return ranking_metrics(self.ranks(watched)[0])
+        return ranking_metrics(self.ranks(watched, whole=False)[0])
 
     def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
         return {"settings": self.settings.plain()}, weights_as_arrays(self.model_), {}
