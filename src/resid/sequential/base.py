@@ -188,9 +188,7 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
 
     @torch.inference_mode()
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
-        """Count the items that are scored higher than the target, which is cheaper than to find the best."""
-        if options:
-            return super()._ranks(batch, k, users=batch.users, **options)
+        """Count the items that are scored higher than the target, which is cheaper than to find the best; without options."""
         kept, dropped = (np.full(len(batch), NOT_FOUND, dtype=np.int64) for _ in range(2))
         queries = self._queries(batch.histories, batch.users)
         targets = torch.from_numpy(batch.targets).to(queries.device)
