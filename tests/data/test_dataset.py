@@ -109,7 +109,7 @@ class TestDamage:
 
     def test_no_dataset(self, tmp_path):
         self.refused(tmp_path, "not a Dataset")
-        self.refused(tmp_path / "none", "not a Dataset")
+        self.refused(tmp_path / "none", "there is no such folder")
 
     @pytest.mark.parametrize("name", ["sequence.npy", "items.parquet"])
     def test_missing_or_truncated_file(self, folder, name):

@@ -83,6 +83,6 @@ def test_refusals(tmp_path):
     with pytest.raises(InputError, match="5 codes and 2 item ids"):
         SemanticIds(CODES, item_ids=["a", "b"])
     (tmp_path / "x.parquet").write_text("no")
-    for path in ("x.parquet", "nothing.parquet"):
-        with pytest.raises(InputError, match=r"no semantic IDs are here"):
+    for path, message in (("x.parquet", "no semantic IDs are here"), ("nothing.parquet", "there is no such file")):
+        with pytest.raises(InputError, match=message):
             SemanticIds.load(tmp_path / path)
