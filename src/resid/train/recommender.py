@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import polars as pl
 import torch
@@ -45,7 +45,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         wanted = self.settings_class
         if settings is not None and type(settings) is not wanted:
             raise InputError(f"a {type(self).__name__} takes {wanted.__name__}, not a {type(settings).__name__}.")
-        self.settings: _S = settings or wanted()  # type: ignore[assignment]
+        self.settings = settings or cast(_S, wanted())
 
     @abstractmethod
     def _batches(self, data: Dataset) -> EpochBatches[Any]:
@@ -96,7 +96,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
 
     @classmethod
     def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls(cls.settings_class(**bundle.facts["settings"]))  # type: ignore[arg-type]
+        model = cls(cast(_S, cls.settings_class(**bundle.facts["settings"])))
         model._rebuild(bundle, catalogue)
         take_weights(model.model_, bundle.arrays)
         return model
