@@ -13,7 +13,7 @@ Writes benchmarks/quantize.json; parts that are not asked for keep their last fi
 3. rqvae: RQ-VAE until its collisions stop falling or for 300 passes, and GAOQ, on the same vectors.
 4. cosine: mean cosine of the second level's steps, aligned and with local numbers on the same tree; embeddings also with
    64 nodes on the first level, since pairs under one parent are a floor for both that falls with their number.
-5. cost: the operations that `resid.cost` computes for a stage beside those that were counted.
+5. cost: the operations that `resid.evaluate.cost` computes for a stage beside those that were counted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resid.cost import famae_flops, gaoq_flops, t5_flops
+from resid.evaluate.cost import famae_flops, gaoq_flops, t5_flops
 from resid.quantize import GAOQ, RQVAE, BalancedKMeans, HierarchicalKMeans, quality
 
 HERE = Path(__file__).parent

@@ -81,7 +81,7 @@ def ours(model, data: Dataset, settings) -> Side:
 
 def build(kind, settings, data: Dataset):
     """Return a recommender as it is before training."""
-    from resid.recommender import Catalogue
+    from resid.recommend.base import Catalogue
     from resid.sequential.base import _fields
 
     model = kind(settings)

@@ -1,10 +1,10 @@
 """The open library for semantic-ID recommendation: tables in, recommended items out."""
 
 from resid.data.dataset import Dataset
-from resid.errors import InputError
-from resid.pipeline import fit
-from resid.recipes import Recipe
-from resid.recommender import Recommender, load
+from resid.core.errors import InputError
+from resid.methods.fit import fit
+from resid.methods.recipe import Recipe
+from resid.recommend.base import Recommender, load
 
 __version__ = "0.1.0"
 

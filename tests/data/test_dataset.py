@@ -75,17 +75,17 @@ class TestLookups:
 
     def test_values_and_codes(self, data):
         stores = data.item_table["store"][:3].to_list()
-        assert data.field_codes("store", [*stores, None, "unknown"]).tolist() == [*data.fields[:3, 0], 0, -1]
+        assert data.catalogue.field_codes("store", [*stores, None, "unknown"]).tolist() == [*data.fields[:3, 0], 0, -1]
 
     def test_further_items_are_read_as_its_own(self, data, shop, tmp_path):
         items = shop.item_table
-        ids, codes = data.encode_items(items)
+        ids, codes = data.catalogue.encode_items(items)
         assert ids.to_list() == items["item"].to_list()
         own = data.item_indices(ids)
         assert np.array_equal(codes[own >= 0], data.fields[own[own >= 0]])
         other = items.with_columns(item=pl.lit("new") + pl.col("item"), store=pl.lit("elsewhere"))
         other.write_parquet(tmp_path / "new.parquet")
-        ids, codes = data.encode_items(tmp_path / "new.parquet")
+        ids, codes = data.catalogue.encode_items(tmp_path / "new.parquet")
         assert ids[0] == "new" + items["item"][0]
         assert (codes[:, 0] == -1).all()
 
@@ -203,7 +203,7 @@ class TestNothingHalfWritten:
     def test_killed_while_it_writes(self, data, log, tmp_path):
         """Before the last checksum, and between the two renames: the old Dataset survives, the next save is whole."""
         data.save(tmp_path / "data")
-        for victim in ("resid.data.dataset.sha256_of_file", "resid.data.folder.shutil.rmtree"):
+        for victim in ("resid.data.dataset.sha256_of_file", "resid.core.files.shutil.rmtree"):
             module, name = victim.rsplit(".", 1)
             script = (
                 f"import os, signal, {module.removesuffix('.shutil')} as m, resid\n"

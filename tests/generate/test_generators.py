@@ -10,7 +10,7 @@ from resid.evaluate import ranking_metrics
 from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
 from resid.quantize import GAOQ, SemanticIds
 from resid.train import TrainingError
-from tests.recommender_contract import RecommenderContract, interrupt_after, walks
+from tests.recommend.contract import RecommenderContract, interrupt_after, walks
 
 SMALL = {"width": 32, "hidden": 64, "layers": 2, "heads": 2, "dropout": 0.0, "batch_size": 16, "seed": 1}
 KINDS = {

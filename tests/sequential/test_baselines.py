@@ -7,7 +7,7 @@ import pytest
 from resid import Dataset
 from resid.evaluate import ranking_metrics
 from resid.sequential import CoOccurrence, CoOccurrenceSettings, Popularity
-from tests.recommender_contract import RecommenderContract
+from tests.recommend.contract import RecommenderContract
 
 
 class TestPopularity(RecommenderContract):

@@ -18,8 +18,8 @@ from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec
 from resid.sequential.s3rec import Pretraining
 from resid.train import TrainingError
 from resid.train.checkpoint import load_checkpoint
-from resid.train.recommender import TrainedRecommender
-from tests.recommender_contract import RecommenderContract, interrupt_after, walks
+from resid.recommend.trained import TrainedRecommender
+from tests.recommend.contract import RecommenderContract, interrupt_after, walks
 
 SMALL = {"width": 32, "dropout": 0.0, "batch_size": 64, "learning_rate": 3e-3, "seed": 1}
 LAYERS = {"layers": 1, "heads": 2, "hidden": 64}

@@ -27,7 +27,7 @@ from resid.cli import (  # noqa: F401 - each adds its command to the application
     recommend,
 )
 from resid.cli.app import app, errors
-from resid.errors import TrainingError
+from resid.core.errors import TrainingError
 
 _TERMINATED = 128 + signal.SIGTERM
 _STOPPED = "Interrupted; what was there before is kept, and the same command continues what can be continued."

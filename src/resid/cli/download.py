@@ -8,7 +8,7 @@ from rich.markup import escape
 from resid.cli.app import app, errors, output
 from resid.data.amazon import find_release
 from resid.data.download import download as fetch
-from resid.progress import ConsoleProgress
+from resid.core.progress import ConsoleProgress
 
 
 @app.command

@@ -10,8 +10,8 @@ from resid import Dataset, InputError, Recipe
 from resid.cli.app import AsJson, app, errors, names, output, print_json, read_changes
 from resid.cli.show import epochs_table, quality_table
 from resid.data.dataset import MANIFEST as DATASET_MANIFEST
-from resid.data.folder import refuse_foreign_folder, refuse_foreign_training
-from resid.progress import ConsoleProgress
+from resid.core.files import refuse_foreign_folder, refuse_foreign_training
+from resid.core.progress import ConsoleProgress
 
 
 @app.command

@@ -10,8 +10,8 @@ from rich.table import Table
 from resid import Recipe
 from resid import fit as fit_recipe
 from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
-from resid.progress import ConsoleProgress
-from resid.recipes import names
+from resid.core.progress import ConsoleProgress
+from resid.methods.recipe import names
 
 
 @app.command

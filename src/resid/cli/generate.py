@@ -8,11 +8,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from resid import Dataset, InputError
-from resid.bundle import MANIFEST
+from resid.core.artifact import MANIFEST
 from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
-from resid.data.folder import refuse_foreign_folder, refuse_foreign_training
-from resid.pipeline import note_run
-from resid.progress import ConsoleProgress
+from resid.core.files import refuse_foreign_folder, refuse_foreign_training
+from resid.methods.fit import note_run
+from resid.core.progress import ConsoleProgress
 
 
 @app.command

@@ -12,8 +12,8 @@ from resid.cli.app import AsJson, app, column_names, errors, names, output, prin
 from resid.cli.show import print_notes, steps_table
 from resid.data.amazon import RELEASES, compare_with_paper, find_release, prepare_amazon
 from resid.data.dataset import MANIFEST
-from resid.data.folder import refuse_foreign_folder
-from resid.progress import ConsoleProgress
+from resid.core.files import refuse_foreign_folder
+from resid.core.progress import ConsoleProgress
 
 
 @app.command

@@ -20,8 +20,8 @@ from resid.data.prepare import prepare
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
 from resid.data.tables import Table
-from resid.errors import InputError
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError
+from resid.core.progress import Progress, Silent
 
 _HOST = "https://mcauleylab.ucsd.edu/public_datasets/data"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resid.data.splits import Split
-from resid.errors import InputError
+from resid.core.errors import InputError
 
 PADDING = -1  # stands before a history that is shorter than the longest of its batch
 

@@ -22,11 +22,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.core.files import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.data.catalogue import Catalogue, lookup
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split, in_training, split_windows
-from resid.errors import InputError, as_path
-from resid.progress import Progress
+from resid.core.errors import InputError, as_path
+from resid.core.progress import Progress
 
 FORMAT = 1
 MANIFEST = "dataset.json"
@@ -219,15 +220,11 @@ class Dataset:
 
     def item_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Find items by id; -1 where an id is not in the catalogue."""
-        return lookup(self._item_positions, ids)
+        return self.catalogue.find(ids)
 
     def user_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Find users by id; -1 where an id is not known."""
         return lookup(self._user_positions, ids)
-
-    @cached_property
-    def _item_positions(self) -> dict[Any, int]:
-        return {identity: index for index, identity in enumerate(self.item_ids)}
 
     @cached_property
     def _user_positions(self) -> dict[Any, int]:
@@ -242,36 +239,14 @@ class Dataset:
         """Return the whole history of a user index as item indices, validation and test items included."""
         return np.asarray(self.sequence[self.offsets[user] : self.offsets[user + 1]])
 
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The items, the vocabularies of their fields and the training counts: what fitted models keep."""
+        return Catalogue(self.item_table, self.field_names, self.training_counts, self.settings, self.fingerprint)
+
     def vocabulary(self, field: str) -> pl.Series:
-        """Return the values of a field in the order of their codes; the first has code 1, for 0 is missing."""
-        if field not in self.field_names:
-            raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
-        return self.item_table[field].drop_nulls().unique().sort()
-
-    def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the codes of field values: 0 for null, which is "missing", and -1 for a value that is not known."""
-        positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
-        return lookup(positions, values)
-
-    def encode_items(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.int64]]:
-        """Read a table of further items, which need not be in the catalogue, as this Dataset reads its own.
-
-        Parameters
-        ----------
-        items
-            A path or a frame with the column of the ids and the columns that were given as fields.
-        item_column
-            How the column of the ids is called.
-
-        Returns
-        -------
-        ids, codes
-            The items' ids, and their field codes, shape (items, fields): 0 is missing, -1 a value that is not known, of
-            which a warning is logged.
-        """
-        from resid.data.prepare import encode_items  # it makes Datasets, so it cannot be imported before
-
-        return encode_items(items, self, item_column)
+        """Return the values of a field in the order of their codes; see `Catalogue.vocabulary`."""
+        return self.catalogue.vocabulary(field)
 
     @cached_property
     def field_sizes(self) -> tuple[int, ...]:
@@ -450,8 +425,3 @@ def require_dataset(data: object) -> None:
     """Raise an `InputError` unless this is a Dataset, rather than a path for example."""
     if not isinstance(data, Dataset):
         raise InputError(f"a Dataset is needed, not a {type(data).__name__}; see Dataset.load.")
-
-
-def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
-    """Return the position of every id; -1 for one that is not known."""
-    return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)

@@ -8,8 +8,8 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from resid.errors import InputError, explain_full_disk
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError, explain_full_disk
+from resid.core.progress import Progress, Silent
 
 _BLOCK = 2**20
 _SECONDS_WITHOUT_DATA = 30

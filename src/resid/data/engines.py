@@ -13,8 +13,8 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
-from resid.data.folder import temporary_folder
-from resid.errors import InputError, explain_full_disk
+from resid.core.files import temporary_folder
+from resid.core.errors import InputError, explain_full_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame

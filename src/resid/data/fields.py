@@ -5,7 +5,7 @@ import polars as pl
 from resid.data.engines import ROW
 from resid.data.settings import PrepareSettings
 from resid.data.tables import Table, typed
-from resid.errors import InputError
+from resid.core.errors import InputError
 
 PATH_SEPARATOR = " > "
 

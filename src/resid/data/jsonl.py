@@ -22,8 +22,8 @@ from isal import igzip
 from isal.igzip_lib import IsalError
 
 from resid.data.engines import ROW
-from resid.errors import InputError
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError
+from resid.core.progress import Progress, Silent
 
 _CHUNK = 8 * 2**20  # bytes of decompressed text parsed at a time: the fastest of 1 to 32 MB
 _AHEAD = 4  # chunks that may wait

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
@@ -21,8 +22,8 @@ from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
 from resid.data.splits import unseen_targets
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
-from resid.errors import InputError
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError
+from resid.core.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
 
@@ -146,22 +147,22 @@ def prepare(
     )
 
 
-def encode_items(items: Any, data: Dataset, item_column: str) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids of further items and their field codes; see `Dataset.encode_items`."""
-    settings = data.settings
+def encode_items(items: Any, catalogue: Catalogue, item_column: str) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the ids of further items and their field codes; see `Catalogue.encode_items`."""
+    settings = catalogue.settings
     table = open_table(items, "items", [item_column, *(settings.fields or ())])
     table = checked_items(table, item_column, settings.fields or (), ())
     listed = table.engine.collect(table.frame).drop(ROW)
     fields = field_columns(listed, settings, table)
-    if tuple(fields.columns) != data.field_names:
+    if tuple(fields.columns) != catalogue.field_names:
         raise InputError(
             f"{table.name}: its columns make the fields {', '.join(fields.columns)}, and the Dataset has "
-            f"{', '.join(data.field_names)}; a list must stay a list (a CSV file cannot hold one), text must stay text."
+            f"{', '.join(catalogue.field_names)}; a list must stay a list (a CSV file cannot hold one), text must stay text."
         )
     codes = []
-    for name in data.field_names:
-        values = fields[name].cast(data.vocabulary(name).dtype, strict=False)  # 7 and "7" are the same
-        code = data.field_codes(name, values)
+    for name in catalogue.field_names:
+        values = fields[name].cast(catalogue.vocabulary(name).dtype, strict=False)  # 7 and "7" are the same
+        code = catalogue.field_codes(name, values)
         code[values.is_null().to_numpy() & fields[name].is_not_null().to_numpy()] = -1
         if unknown := int((code < 0).sum()):
             log.warning("%s, field '%s': %d of %d values are not known", table.name, name, unknown, len(code))

@@ -16,8 +16,8 @@ import polars as pl
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import read_jsonl
 from resid.data.tables import Table
-from resid.errors import InputError, first_line
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError, first_line
+from resid.core.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from resid.settings import Settings, checked
+from resid.core.settings import Settings, checked
 
 
 @checked

@@ -19,8 +19,8 @@ import polars as pl
 from isal import igzip
 from numpy.typing import NDArray
 
-from resid.errors import InputError, explain_full_disk
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError, explain_full_disk
+from resid.core.progress import Progress, Silent
 
 _USERS_PER_BLOCK = 20_000
 _DRIFT = 0.15  # how likely a visit is to bring a new interest

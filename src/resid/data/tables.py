@@ -13,7 +13,7 @@ import narwhals as nw
 import polars as pl
 
 from resid.data.engines import ROW, Engine, Frame
-from resid.errors import InputError, first_line
+from resid.core.errors import InputError, first_line
 
 _SHOWN = 3  # how many offending rows a message names
 # Text that is surely an integer of 64 bits and comes back as it was written.

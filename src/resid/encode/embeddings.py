@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resid.data.folder import atomic_folder, refuse_foreign_folder, sha256_of_file
-from resid.errors import InputError
+from resid.core.files import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.core.errors import InputError
 
 MANIFEST = "embeddings.json"
 

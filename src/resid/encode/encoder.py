@@ -20,10 +20,10 @@ from resid.data.dataset import Dataset, require_dataset
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FamaeModel
 from resid.encode.metrics import quality
-from resid.errors import InputError
+from resid.core.errors import InputError
 from resid.nn import item_and_fields
-from resid.progress import Progress
-from resid.settings import checked
+from resid.core.progress import Progress
+from resid.core.settings import checked
 from resid.train import TrainSettings, best_epoch, check_heads, train
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -175,7 +175,7 @@ class FAMAE:
             The items' ids, and their vectors, shape (items, fields × width), with the columns of `embed`.
         """
         self._require_fit(data)
-        ids, fields = data.encode_items(items, item_column=item_column)
+        ids, fields = data.catalogue.encode_items(items, item_column=item_column)
         codes = torch.from_numpy(np.concatenate([np.full((len(ids), 1), -1), fields], axis=1))
         return ids, self._represent(data, codes.to(self.model_.codes.device), normalize)
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from resid.errors import InputError
+from resid.core.errors import InputError
 from resid.generate.t5 import BUCKETS, FARTHEST, Block, T5Model
 
 _LAYER_NAMES = {  # ours and those of `transformers`, within a layer; the number of the part depends on the stack

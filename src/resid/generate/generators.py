@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.batches import Batches, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.errors import InputError
+from resid.core.errors import InputError
 from resid.generate.decode import all_ids, beam_search, items_of
 from resid.generate.exchange import from_transformers, to_transformers
 from resid.generate.onepass import OnePassModel
 from resid.generate.t5 import T5Model
 from resid.generate.tree import PrefixTables
-from resid.progress import Progress
+from resid.core.progress import Progress
 from resid.quantize.ids import SemanticIds
-from resid.recommender import Catalogue, Indices, Scores, last_items, leave_out
-from resid.settings import checked
+from resid.recommend.base import Catalogue, Indices, Scores, last_items, leave_out
+from resid.core.settings import checked
 from resid.train import RecommenderSettings, check_heads
-from resid.train.recommender import TrainedRecommender
+from resid.recommend.trained import TrainedRecommender
 
 
 @checked

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from resid.data.dataset import Dataset
-from resid.errors import InputError, as_path, explain_full_disk
+from resid.core.errors import InputError, as_path, explain_full_disk
 
 
 class SemanticIds:

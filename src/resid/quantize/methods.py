@@ -7,14 +7,14 @@ from pydantic import Field
 
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
-from resid.errors import InputError, first_line
-from resid.progress import Progress
+from resid.core.errors import InputError, first_line
+from resid.core.progress import Progress
 from resid.quantize.gaoq import GAOQ
 from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.residual import RQKMeans
 from resid.quantize.rqvae import RQVAE
-from resid.settings import Settings, checked
+from resid.core.settings import Settings, checked
 
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

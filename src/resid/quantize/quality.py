@@ -24,7 +24,7 @@ from sklearn.utils import check_array
 
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.errors import InputError, first_line
+from resid.core.errors import InputError, first_line
 from resid.quantize.ids import SemanticIds
 from resid.quantize.points import LARGEST
 

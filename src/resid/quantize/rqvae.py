@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from resid.data.batches import VectorBatch, VectorBatches
-from resid.progress import Progress
+from resid.core.progress import Progress
 from resid.quantize.base import Quantizer
 from resid.quantize.points import as_points, check_numbers
 from resid.quantize.residual import RQKMeans

@@ -19,19 +19,19 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
-from resid.errors import InputError, TrainingError
+from resid.core.errors import InputError, TrainingError
 from resid.evaluate import NOT_FOUND
 from resid.nn import FieldTables, item_and_fields
 from resid.nn.losses import binary, draw_candidates, sampled_softmax, whole_softmax
-from resid.progress import Progress
-from resid.recommender import Catalogue, Indices, Scores, last_items, leave_out
+from resid.core.progress import Progress
+from resid.recommend.base import Catalogue, Indices, Scores, last_items, leave_out
 from resid.sequential.settings import SequentialSettings
-from resid.train.recommender import TrainedRecommender
+from resid.recommend.trained import TrainedRecommender
 
 _SCORES = 2**24  # that are in memory at a time: users times items
 

@@ -21,7 +21,7 @@ from resid.nn import Dropout, EncoderLayer
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.sasrec import initialize
 from resid.sequential.settings import TransformerSettings
-from resid.settings import checked
+from resid.core.settings import checked
 
 
 @checked

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy import sparse
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.dataset import Dataset
 from resid.data.splits import in_training
-from resid.recommender import Catalogue, Indices, Recommender, Scores, last_items, leave_out
-from resid.settings import Settings, checked
+from resid.recommend.base import Catalogue, Indices, Recommender, Scores, last_items, leave_out
+from resid.core.settings import Settings, checked
 
 _POPULARITY = 1e-6  # weight of an item's share, which decides between items that co-occurrence does not tell apart
 

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, FieldTables
-from resid.recommender import Catalogue
+from resid.recommend.base import Catalogue
 from resid.sequential.base import SequentialModel, VectorRecommender, windows
 from resid.sequential.settings import SequentialSettings
-from resid.settings import checked
+from resid.core.settings import checked
 
 
 @checked

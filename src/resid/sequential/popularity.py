@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.dataset import Dataset
-from resid.recommender import Catalogue, Indices, Recommender, Scores, last_items, leave_out
-from resid.settings import Settings, checked
+from resid.recommend.base import Catalogue, Indices, Recommender, Scores, last_items, leave_out
+from resid.core.settings import Settings, checked
 
 
 @checked

@@ -31,7 +31,7 @@ from resid.data.splits import in_training
 from resid.sequential.base import VectorRecommender, whole_histories
 from resid.sequential.sasrec import SASRecModel, initialize
 from resid.sequential.settings import TransformerSettings
-from resid.settings import checked
+from resid.core.settings import checked
 from resid.train import train
 
 WEIGHTS = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}  # of the four losses

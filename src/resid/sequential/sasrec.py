@@ -17,7 +17,7 @@ from resid.data.dataset import Dataset
 from resid.nn import Dropout, EncoderLayer, padded_right
 from resid.sequential.base import SequentialModel, VectorRecommender, whole_histories
 from resid.sequential.settings import TransformerSettings
-from resid.settings import checked
+from resid.core.settings import checked
 
 
 @checked

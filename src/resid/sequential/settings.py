@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from resid.settings import checked
+from resid.core.settings import checked
 from resid.train import RecommenderSettings, check_heads
 
 

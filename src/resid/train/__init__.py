@@ -1,6 +1,6 @@
 """Training: one loop for every model, with early stopping, checkpoints and exact resume."""
 
-from resid.errors import TrainingError
+from resid.core.errors import TrainingError
 from resid.train.devices import open_fabric
 from resid.train.loop import best_epoch, make_optimizers, train
 from resid.train.rowwise import RowwiseAdamW

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from resid.data.folder import readable_as_others
-from resid.errors import InputError, explain_full_disk
+from resid.core.files import readable_as_others
+from resid.core.errors import InputError, explain_full_disk
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

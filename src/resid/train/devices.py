@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from lightning_fabric import Fabric
 
-from resid.errors import InputError
+from resid.core.errors import InputError
 
 Precision = Literal["32-true", "bf16-mixed"]
 

@@ -24,8 +24,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from resid.data.batches import EpochBatches
-from resid.errors import InputError, TrainingError, explain_full_disk
-from resid.progress import Progress, Silent
+from resid.core.errors import InputError, TrainingError, explain_full_disk
+from resid.core.progress import Progress, Silent
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.process import deterministic, exclusive, stop_signals
 from resid.train.rowwise import RowwiseAdamW

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from resid.data.folder import refuse_file
-from resid.errors import InputError
+from resid.core.files import refuse_file
+from resid.core.errors import InputError
 
 try:
     import fcntl

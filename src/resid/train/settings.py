@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from resid.settings import Settings, checked
+from resid.core.settings import Settings, checked
 
 
 @checked

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from resid.errors import InputError, first_line
+from resid.core.errors import InputError, first_line
 
 
 class Tracker(Protocol):

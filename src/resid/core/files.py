@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from resid.errors import InputError, explain_full_disk
+from resid.core.errors import InputError, explain_full_disk
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:

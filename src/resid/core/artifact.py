@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from resid.data.folder import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
-from resid.errors import InputError
+from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
+from resid.core.errors import InputError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -38,7 +38,7 @@ class Bundle:
     Attributes
     ----------
     kind : str
-        Which recommender it is, one of `resid.recommender.KINDS`.
+        Which recommender it is, one of `resid.recommend.base.KINDS`.
     facts : dict
         Settings and whatever else JSON can hold.
     arrays : dict of ndarray

@@ -14,7 +14,7 @@ import pytest
 import resid
 from resid import Dataset, InputError
 from resid.encode import FAMAE
-from resid.pipeline import read_run
+from resid.methods.fit import read_run
 from resid.sequential import HGN, CoOccurrence, SASRec
 
 TINY = {
@@ -41,7 +41,7 @@ class Heard:
         self.results.append(text)
 
     def bar(self, text, total, *, done=0, unit=""):
-        from resid.progress import Silent
+        from resid.core.progress import Silent
 
         self.bars.append(text)
         return Silent().bar(text, total, done=done, unit=unit)

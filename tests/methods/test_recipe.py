@@ -3,7 +3,7 @@
 import pytest
 
 from resid import InputError, Recipe
-from resid.recipes import names
+from resid.methods.recipe import names
 
 
 @pytest.mark.parametrize("name", names())

@@ -11,14 +11,14 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import nn
 
-from resid.bundle import Bundle
+from resid.core.artifact import Bundle
 from resid.data.batches import EpochBatches
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.errors import InputError
+from resid.core.errors import InputError
 from resid.evaluate import ranking_metrics
-from resid.progress import Progress
-from resid.recommender import Catalogue, Recommender
+from resid.core.progress import Progress
+from resid.recommend.base import Catalogue, Recommender
 from resid.train.loop import best_epoch, train
 from resid.train.settings import RecommenderSettings
 from resid.train.weights import take_weights, weights_as_arrays

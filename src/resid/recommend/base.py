@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.bundle import Bundle, read_bundle, write_bundle
+from resid.core.artifact import Bundle, read_bundle, write_bundle
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset, lookup, require_dataset
 from resid.data.splits import Split
-from resid.errors import InputError, as_path
+from resid.core.errors import InputError, as_path
 from resid.evaluate import NOT_FOUND, ranks_of
-from resid.progress import Progress, Silent
+from resid.core.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
 

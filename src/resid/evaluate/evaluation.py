@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.errors import InputError
-from resid.progress import Progress
+from resid.core.errors import InputError
+from resid.core.progress import Progress
 
 if TYPE_CHECKING:
-    from resid.recommender import Recommender
+    from resid.recommend.base import Recommender
 
 _EDGES = (5, 10, 20)  # history lengths at which slices end
 NOT_FOUND = int(np.iinfo(np.int64).max)  # the rank of a target that is not among the items recommended

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from resid.errors import InputError, as_path, nearest
-from resid.settings import Settings
+from resid.core.errors import InputError, as_path, nearest
+from resid.core.settings import Settings
 
 _FOLDER = Path(__file__).parent
 PARTS = {  # the stages in the order of the flow, and where the settings of each kind are

@@ -7,9 +7,9 @@ import pytest
 
 import resid
 from resid import InputError
-from resid.bundle import _digest
+from resid.core.artifact import _digest
 from resid.sequential import CoOccurrence
-from tests.recommender_contract import walks
+from tests.recommend.contract import walks
 
 
 @pytest.fixture

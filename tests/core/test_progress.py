@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from resid.progress import ConsoleProgress, Silent
+from resid.core.progress import ConsoleProgress, Silent
 
 
 def shown(terminal, seconds=0.0):

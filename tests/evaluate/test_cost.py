@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from resid.cost import attention_flops, encoder_flops, famae_flops, feed_forward_flops, gaoq_flops, t5_flops
+from resid.evaluate.cost import attention_flops, encoder_flops, famae_flops, feed_forward_flops, gaoq_flops, t5_flops
 from resid.nn import EncoderLayer
 from resid.quantize import GAOQ
 from tests.quantize.test_kmeans import blobs

@@ -25,13 +25,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
-from resid.bundle import MANIFEST
+from resid.core.artifact import MANIFEST
 from resid.data.dataset import Dataset, require_dataset
-from resid.data.folder import refuse_file, refuse_foreign_folder
-from resid.errors import InputError, as_path
-from resid.progress import Progress, Silent
-from resid.recipes import Part, Recipe
-from resid.recommender import Recommender, recommender_class
+from resid.core.files import refuse_file, refuse_foreign_folder
+from resid.core.errors import InputError, as_path
+from resid.core.progress import Progress, Silent
+from resid.methods.recipe import Part, Recipe
+from resid.recommend.base import Recommender, recommender_class
 
 RUN, RECIPE = "run.json", "recipe.toml"
 EVALUATION = "evaluation"  # where `resid evaluate` puts the figures of the model

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from resid.errors import InputError, nearest
+from resid.core.errors import InputError, nearest
 
 _C = TypeVar("_C")
 

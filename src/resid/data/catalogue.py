@@ -1,0 +1,123 @@
+"""The catalogue: what fitted models keep of a Dataset, so that they work without it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from resid.core.errors import InputError
+from resid.data.settings import PrepareSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """The items of a Dataset, how their fields are read, and how often training saw them.
+
+    Attributes
+    ----------
+    items : polars.DataFrame
+        One row per item, in index order: the column ``item`` with the ids, then the fields and kept columns.
+    field_names : tuple of str
+    counts : ndarray of int64, shape (n_items,)
+        How often each item occurs in the training part of the histories.
+    settings : PrepareSettings
+        How the tables were prepared.
+    fingerprint : str
+        The fingerprint of the Dataset.
+    """
+
+    items: pl.DataFrame
+    field_names: tuple[str, ...]
+    counts: NDArray[np.int64]
+    settings: PrepareSettings
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if self.counts.shape != (len(self.items),):
+            raise InputError(f"there are {len(self.items):,} items but {len(self.counts):,} training counts.")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def max_history(self) -> int:
+        """The number of most recent items of a history that models read."""
+        return self.settings.max_length - 1
+
+    @property
+    def item_ids(self) -> pl.Series:
+        """The item ids in index order."""
+        return self.items["item"]
+
+    @cached_property
+    def _positions(self) -> dict[Any, int]:
+        return {identity: index for index, identity in enumerate(self.item_ids)}
+
+    def find(self, ids: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the index of every item id, -1 for an unknown id."""
+        return lookup(self._positions, ids)
+
+    @cached_property
+    def by_popularity(self) -> NDArray[np.int64]:
+        """Item indices by descending training count, ties in index order; shape (n_items,)."""
+        return np.argsort(-self.counts, kind="stable")
+
+    @cached_property
+    def log_shares(self) -> NDArray[np.float32]:
+        """The logarithm of every item's share of the interactions with add-one smoothing; shape (n_items,)."""
+        shares: NDArray[np.float32] = np.log((self.counts + 1) / (self.counts + 1).sum()).astype(np.float32)
+        return shares
+
+    def vocabulary(self, field: str) -> pl.Series:
+        """Return the values of a field in the order of their codes; code 1 is the first value, code 0 is missing."""
+        if field not in self.field_names:
+            raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
+        return self.items[field].drop_nulls().unique().sort()
+
+    def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the codes of field values: 0 for null (missing), -1 for an unknown value."""
+        positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
+        return lookup(positions, values)
+
+    def encode_items(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.int64]]:
+        """Read a table of further items, which need not be in the catalogue, with this catalogue's vocabularies.
+
+        Parameters
+        ----------
+        items
+            A path or a frame with the id column and the columns that were given as fields.
+        item_column
+            The name of the id column.
+
+        Returns
+        -------
+        ids, codes
+            The item ids, and their field codes, shape (items, fields): 0 is missing, -1 is an unknown value. A warning is
+            logged for unknown values.
+        """
+        from resid.data.prepare import encode_items  # prepare builds Datasets, which import this module
+
+        return encode_items(items, self, item_column)
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything but the item table and the counts, ready for JSON."""
+        return {
+            "field_names": list(self.field_names),
+            "prepare": self.settings.plain(),
+            "fingerprint": self.fingerprint,
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], items: pl.DataFrame, counts: NDArray[np.int64]) -> Self:
+        """Undo `facts`."""
+        names, settings = tuple(facts["field_names"]), PrepareSettings(**facts["prepare"])
+        return cls(items, names, counts, settings, facts["fingerprint"])
+
+
+def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
+    """Return the position of every id, -1 for an unknown id."""
+    return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)
