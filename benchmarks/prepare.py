@@ -1,11 +1,11 @@
-"""Preparation against straightforward pandas: the same steps on the same raw files, side by side in one run.
+"""Preprocessing compared with plain pandas: the same steps on the same raw files, side by side in one run.
 
     python benchmarks/prepare.py                    # 1, 3 and 10 million interactions, about twelve minutes
     python benchmarks/prepare.py --millions 1       # one size
 
-Each side runs in a process of its own, so that its peak memory is its own; its clock starts after its imports. Prints
-a table and writes benchmarks/prepare.json; the two sides must agree on every history. Seconds are the median of five
-runs, for pandas of five, three and one.
+Each side runs in its own process, which gives its own peak memory; the clock starts after the imports. Prints a table and
+writes benchmarks/prepare.json. Both sides must produce the same histories. Seconds are the median of five runs, for pandas
+of five, three and one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ NAME = "Synthetic_Shop"
 
 
 def make_shop(millions: int, folder: Path) -> None:
-    """Write a shop in which 10 million interactions come with 500 thousand items and 1.2 million users."""
+    """Write a shop with 120 thousand users and 50 thousand items per million interactions."""
     from resid.data.synthetic import synthetic_shop
 
     shop = synthetic_shop(120_000 * millions, 50_000 * millions, 1_000_000 * millions, seed=0)
@@ -40,7 +40,7 @@ def with_resid(raw: Path, out: Path) -> float:
 
 
 def with_pandas(raw: Path, out: Path) -> float:
-    """Prepare as one would in a notebook: read in chunks, group, filter, sort, factorize."""
+    """Prepare with pandas as in a notebook: read in chunks, group, filter, sort, factorize."""
     import numpy as np
     import pandas as pd
 
@@ -81,7 +81,7 @@ def with_pandas(raw: Path, out: Path) -> float:
 
 
 def load_only(raw: Path, out: Path) -> float:
-    """Open the prepared Dataset, touch a history and count the windows."""
+    """Open the prepared Dataset, read a history and count the windows."""
     import resid
 
     begin = time.perf_counter()
@@ -95,7 +95,7 @@ SIDES = {"resid": with_resid, "pandas": with_pandas, "load": load_only}
 
 
 def measured(side: str, raw: Path, out: Path, times: int) -> dict[str, float]:
-    """Run one side, each time in a process of its own; return its median seconds and its highest peak in GB."""
+    """Run one side several times, each in its own process; return the median seconds and the highest peak in GB."""
     runs = []
     for _ in range(times):
         if side != "load":
@@ -109,12 +109,12 @@ def measured(side: str, raw: Path, out: Path, times: int) -> dict[str, float]:
 
 
 def compare(millions: int, folder: Path) -> dict[str, float]:
-    """Measure both sides at one size, and check that they made the same histories."""
+    """Measure both sides at one size, and check that they produce the same histories."""
     import numpy as np
 
     raw = folder / f"raw-{millions}"
     make_shop(millions, raw)
-    os.sync()  # or the first side would wait for the disk
+    os.sync()  # so that the first side does not wait for the disk
     ours = measured("resid", raw, folder / f"resid-{millions}", times=5)
     load = measured("load", raw, folder / f"resid-{millions}", times=5)
     theirs = measured("pandas", raw, folder / f"pandas-{millions}", times={1: 5, 3: 3}.get(millions, 1))
@@ -143,7 +143,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         seconds = SIDES[arguments.side](arguments.raw, arguments.out)
-        # Of this program alone: getrusage would count what the parent had in memory when it started it.
+        # The peak of this program alone; getrusage would include the memory of the parent at the time of the fork.
         status = Path("/proc/self/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / 1e9
         print(json.dumps({"seconds": seconds, "peak_gb": peak}))

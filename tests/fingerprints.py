@@ -22,9 +22,9 @@ RECIPES = {
     "resid-t5": _ENCODER
     | {"generator.epochs": 2, "generator.batch_size": 256, "generator.layers": 2, "generator.validation_users": 20},
     "sasrec": _SHORT,
-    "sasrec*": _SHORT,
+    "sasrec-fields": _SHORT,
     "bert4rec": _SHORT,
-    "s3rec*": _SHORT | {"recommender.pretrain_epochs": 1},
+    "s3rec-fields": _SHORT | {"recommender.pretrain_epochs": 1},
     "hgn": _SHORT,
     "cooccurrence": {},
 }

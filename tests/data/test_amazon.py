@@ -35,7 +35,7 @@ def write_old(folder, release, log, items):
 
 class TestReleases:
     def test_2023_equals_the_tables(self, shop, raw):
-        data = prepare_amazon("amazon-2023", "Shop", raw)
+        data = prepare_amazon("amazon-2023", "Shop", raw, category_root="drop")
         tables = Dataset.from_tables(
             shop.interaction_table, shop.item_table, ["store", "categories"], unlisted_items="missing", keep=["title"]
         )
@@ -77,12 +77,20 @@ class TestReleases:
 
 class TestMetadata:
     def test_root_of_the_category_path(self, raw):
-        kept, dropped = (
-            prepare_amazon("amazon-2023", "Shop", raw, category_root=root, missing="keep") for root in ("keep", "drop")
-        )
-        assert kept.vocabulary("cat2")[0].startswith(kept.vocabulary("cat1")[0])
+        kept, dropped = (prepare_amazon("amazon-2023", "Shop", raw, category_root=root) for root in ("keep", "drop"))
+        assert kept.vocabulary("cat1").to_list() == ["Shop"]
         assert set(dropped.vocabulary("cat1")) == {path.split(" > ")[1] for path in kept.vocabulary("cat2")}
-        assert dropped.vocabulary("cat3").is_empty()
+        assert prepare_amazon("amazon-2023", "Shop", raw).fingerprint == kept.fingerprint
+
+    def test_the_root_is_dropped_for_the_data_sets_of_the_paper(self, shop, tmp_path):
+        shop.write_amazon_2023(tmp_path, "Video_Games")
+        data = prepare_amazon("amazon-2023", "Video_Games", tmp_path)
+        assert (
+            data.fingerprint == prepare_amazon("amazon-2023", "Video_Games", tmp_path, category_root="drop").fingerprint
+        )
+        kept = prepare_amazon("amazon-2023", "Video_Games", tmp_path, category_root="keep")
+        assert kept.vocabulary("cat1").to_list() == ["Video Games"]
+        assert data.vocabulary("cat1").len() > 1
 
     def test_items_without_metadata_lack_their_fields(self, raw, shop):
         path = raw / "meta_Shop.jsonl.gz"
@@ -97,35 +105,36 @@ class TestMetadata:
     def test_kept_columns(self, raw):
         data = prepare_amazon("amazon-2023", "Shop", raw, keep=("price", "description"))
         assert data.item_table.columns[-2:] == ["price", "description"]
-        with pytest.raises(InputError, match="'colour' cannot be kept; the metadata of amazon-2023 has title"):
+        with pytest.raises(InputError, match="'colour' cannot be kept; the columns of amazon-2023 are title"):
             prepare_amazon("amazon-2023", "Shop", raw, keep=("colour",))
 
 
 class TestBadInput:
     def test_unknown_release(self, raw):
-        with pytest.raises(InputError, match="'amazon-1999' is not known; there are amazon-2023"):
+        with pytest.raises(InputError, match=r"unknown data set 'amazon-1999' .*choose from amazon-2023"):
             prepare_amazon("amazon-1999", "Shop", raw)
 
     def test_missing_file(self, raw, tmp_path):
         with pytest.raises(
-            InputError, match=r"no Shops\.csv\.gz or Shops\.jsonl\.gz here, did you mean 'Shop\.jsonl\.gz'"
+            InputError, match=r"no Shops\.csv\.gz or Shops\.jsonl\.gz \(did you mean 'Shop\.jsonl\.gz'\?\)"
         ):
             prepare_amazon("amazon-2023", "Shops", raw)
-        with pytest.raises(InputError, match="fetch it with: resid download amazon-2014 Books"):
+        with pytest.raises(InputError, match="download it with: resid download amazon-2014 Books"):
             prepare_amazon("amazon-2014", "Books", tmp_path / "none")
 
     @pytest.mark.parametrize("name", ["Shop.jsonl.gz", "meta_Shop.jsonl.gz"])
     def test_truncated_gzip(self, raw, name):
         (raw / name).write_bytes((raw / name).read_bytes()[:-300])
-        with pytest.raises(InputError, match=rf"{name}: the gzip is cut short"):
+        with pytest.raises(InputError, match=rf"{name}: the gzip file is truncated"):
             prepare_amazon("amazon-2023", "Shop", raw)
 
 
-def test_counts_stand_beside_the_papers(shop, raw):
+def test_comparison_with_the_paper(shop, raw):
     data = prepare_amazon("amazon-2023", "Shop", raw)
     assert compare_with_paper("amazon-2023", "Shop", data) is None
     assert compare_with_paper("amazon-2018", "Books", data) is None
-    assert compare_with_paper("amazon-2023", "Books", data)["items"] == (data.n_items, 485_218)
+    for release in ("amazon-2023", "resid-published"):
+        assert compare_with_paper(release, "Books", data)["items"] == (data.n_items, 485_218)
     assert len(PAPER_COUNTS) == 10
 
 

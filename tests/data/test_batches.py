@@ -1,4 +1,4 @@
-"""Batches: every window once, similar lengths together, exact continuation, uniform negatives."""
+"""Batches: every window once, similar lengths together, exact resumption."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def same(first, second):
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in vars(first))
 
 
-def test_every_window_once_and_whole(data):
+def test_every_window_once_and_complete(data):
     for options in ({"seed": 1}, {"shuffle": False}):
         seen = []
         for batch in Batches(data.train, 64, **options):
@@ -54,8 +54,8 @@ def test_order_follows_seed_and_epoch(data):
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7, 10_000])
-def test_continues_exactly(data, stop):
-    options = {"batch_size": 32, "seed": 5, "negatives": 3}
+def test_resumes_exactly(data, stop):
+    options = {"batch_size": 32, "seed": 5}
     uninterrupted = Batches(data.train, **options)
     expected = [batch for _ in range(2) for batch in uninterrupted]
     begun, taken = Batches(data.train, **options), []
@@ -69,37 +69,31 @@ def test_continues_exactly(data, stop):
     assert all(same(a, b) for a, b in zip(taken, expected, strict=True))
 
 
-def test_refuses_to_continue_with_other_settings(data, shop):
+def test_refuses_to_resume_with_other_settings(data, shop):
     state = Batches(data.train, 32).state_dict()
-    with pytest.raises(InputError, match="'batch_size' was 32 and is 64"):
+    with pytest.raises(InputError, match="'batch_size' was 32 and is now 64"):
         Batches(data.train, 64).load_state_dict(state)
-    with pytest.raises(InputError, match="'split' was train and is test"):
+    with pytest.raises(InputError, match="'split' was train and is now test"):
         Batches(data.test, 32).load_state_dict(state)
     other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], max_length=9)
     with pytest.raises(InputError, match="'data' was"):
         Batches(other.train, 32).load_state_dict(state)
 
 
-def test_negatives_are_uniform_over_all_items_but_the_target(data):
-    counts = np.zeros((data.n_items, data.n_items))
-    batches = Batches(data.train, 128, negatives=50, seed=9)
-    for _ in range(3):
-        for batch in batches:
-            assert (batch.negatives != batch.targets[:, None]).all()
-            np.add.at(counts, (batch.targets[:, None], batch.negatives), 1)
-    assert (np.diag(counts) == 0).all()
-    drawn = counts.sum(axis=1, keepdims=True)
-    off_diagonal = ~np.eye(data.n_items, dtype=bool)
-    expected = np.broadcast_to(drawn / (data.n_items - 1), counts.shape)[off_diagonal]
-    chi_square = ((counts[off_diagonal] - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
-    degrees = (drawn > 0).sum() * (data.n_items - 2)
-    assert abs(chi_square - degrees) < 6 * np.sqrt(2 * degrees)
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("pool", 0)])
+def test_refuses_bad_settings(data, name, value):
+    with pytest.raises(InputError, match=f"invalid value 0 for '{name}': it must be at least 1"):
+        Batches(data.train, **{"batch_size": 8} | {name: value})
 
 
-@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"batch_size": 8, "negatives": -1}, {"batch_size": 8, "pool": 0}])
-def test_refuses_bad_settings(data, bad):
-    with pytest.raises(InputError, match="the setting"):
-        Batches(data.train, **bad)
+def test_weight_is_the_number_of_targets(data):
+    assert sum(batch.weight for batch in Batches(data.train, 64)) == len(data.train)
+    sequences = SequenceBatches(data.train, 7, 5, stride=2)
+    for batch in sequences:
+        assert batch.weight == batch.are_targets.sum() > len(batch) - 1
+        assert sum(batch.share(rank, 2).weight for rank in (0, 1)) == batch.weight * (1 if len(batch) > 1 else 2)
+    assert sum(batch.weight for batch in sequences) == len(data.train)
+    assert [batch.weight for batch in VectorBatches(np.zeros((10, 2), dtype=np.float32), 4)] == [4, 4, 2]
 
 
 class TestSequences:
@@ -130,19 +124,26 @@ class TestSequences:
             for piece, first in zip(batch.index, batch.first_target, strict=True):
                 begin, end = batches.begin[piece], batches.end[piece]
                 found += range(begin + first, end)
-                for target in range(begin + first, end):  # the first of several targets may miss so many items
+                for target in range(begin + first, end):  # the first targets may miss up to stride - 1 items
                     assert windows[target] <= begin < windows[target] + stride
         assert sorted(found) == sorted(data.train.end)
 
-    def test_a_target_that_was_added_keeps_its_history(self):
-        """With add_unseen_targets, targets of validation and test that nobody else has are trained as well."""
-        rows = [("a", "pqrsuv"), ("b", "pqrsuw"), ("c", "pqrsxy"), ("d", "p" * 40 + "z"), ("e", "p" * 40 + "01")]
+    @pytest.mark.parametrize("unseen_targets", ["train", "drop"])
+    def test_a_target_that_was_added_keeps_its_history(self, unseen_targets):
+        rows = [
+            ("a", "pqrsuv"),
+            ("b", "pqrsuw"),
+            ("c", "pqrsxy"),
+            ("d", "p" * 40 + "z"),
+            ("e", "p" * 40 + "01"),
+            ("f", "pqrsq"),
+        ]
         log = pl.DataFrame(
             [(user, item, step) for user, items in rows for step, item in enumerate(items)],
             schema=["user", "item", "timestamp"],
             orient="row",
         )
-        data = Dataset.from_tables(log, k_core=1, add_unseen_targets=True)
+        data = Dataset.from_tables(log, k_core=1, unseen_targets=unseen_targets)
         assert len(data.train) > len(Dataset.from_tables(log, k_core=1).train)
         windows = dict(zip(data.train.end.tolist(), data.train.begin.tolist(), strict=True))
         for stride in (1, None):
@@ -164,7 +165,7 @@ class TestSequences:
 
     @pytest.mark.parametrize("stride", [0, -1, 5])
     def test_strides_that_cannot_be(self, data, stride):
-        with pytest.raises(InputError, match=f"the stride must be from 1 to 4, the targets of a piece, not {stride}"):
+        with pytest.raises(InputError, match=f"invalid value {stride} for 'stride': it must be between 1 and 4"):
             SequenceBatches(data.train, 7, 5, stride=stride)
 
     def test_the_seed_and_the_position_decide(self, data):
@@ -176,7 +177,7 @@ class TestSequences:
         state = batches.state_dict() | {"epoch": 0, "next_batch": 2}
         again.load_state_dict(state)
         assert [batch.index.tolist() for batch in again] == first[2:]
-        with pytest.raises(InputError, match="'max_length' was 32 and is 9"):
+        with pytest.raises(InputError, match="'max_length' was 32 and is now 9"):
             SequenceBatches(data.train, 16, 9, seed=1).load_state_dict(state)
 
 
@@ -187,5 +188,5 @@ def test_vectors():
     rows = np.concatenate([batch.index for batch in batches])
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
     assert all(np.array_equal(batch.vectors, vectors[batch.index]) for batch in batches)
-    with pytest.raises(InputError, match="cannot continue: 'data' was"):
+    with pytest.raises(InputError, match="cannot resume: 'data' was"):
         VectorBatches(vectors + 1, 4, seed=3, passes=2).load_state_dict(batches.state_dict())

@@ -139,33 +139,37 @@ class TestDamage:
 
     def test_manifest(self, folder):
         (folder / "dataset.json").rename(folder / "whole.json")
-        (folder / "dataset.json").write_text('{"format": 1, "files": {}}')
+        (folder / "dataset.json").write_text('{"format": 2, "files": {}}')
         self.refused(folder, "dataset.json: damaged")
         (folder / "whole.json").rename(folder / "dataset.json")
         text = (folder / "dataset.json").read_text()
         (folder / "dataset.json").write_text(text[:100])
         self.refused(folder, "dataset.json: damaged")
-        (folder / "dataset.json").write_text(json.dumps(json.loads(text) | {"format": 99}))
-        self.refused(folder, "format 99 is not known here")
+        for version, advice in (
+            (1, "an older version of resid; prepare"),
+            (99, "a newer version of resid; update resid"),
+        ):
+            (folder / "dataset.json").write_text(json.dumps(json.loads(text) | {"format": version}))
+            self.refused(folder, f"format {version} of the Dataset was written by {advice}")
 
 
 class TestNothingHalfWritten:
     def test_a_foreign_folder_is_refused_and_left_alone(self, data, tmp_path):
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.txt").write_text("years")
-        with pytest.raises(InputError, match="exists and is not a folder that resid wrote"):
+        with pytest.raises(InputError, match="the folder exists and was not written by resid"):
             data.save(tmp_path / "mine")
         assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
         (tmp_path / "mine" / "dataset.json").write_text('{"name": "my thesis data"}')
-        with pytest.raises(InputError, match=r"not a folder that resid wrote \(it has dataset.json\)"):
+        with pytest.raises(InputError, match=r"was not written by resid \(it contains dataset.json\)"):
             data.save(tmp_path / "mine")
-        with pytest.raises(InputError, match="this is a file"):
+        with pytest.raises(InputError, match="is a file, so the folder"):
             data.save(tmp_path / "mine" / "thesis.txt" / "data")
 
     def test_files_of_the_users_among_ours_are_not_removed(self, data, tmp_path):
         data.save(tmp_path / "data")
         (tmp_path / "data" / "notes.txt").write_text("mine")
-        with pytest.raises(InputError, match=r"it has notes\.txt"):
+        with pytest.raises(InputError, match=r"it contains notes\.txt"):
             data.save(tmp_path / "data")
 
     def test_links_and_the_working_folder(self, data, tmp_path, monkeypatch):
@@ -201,7 +205,7 @@ class TestNothingHalfWritten:
         assert sorted(os.listdir(tmp_path)) == sorted([*others, "data"])
 
     def test_killed_while_it_writes(self, data, log, tmp_path):
-        """Before the last checksum, and between the two renames: the old Dataset survives, the next save is whole."""
+        """Before the last checksum, and between the two renames: the old Dataset survives, the next save is complete."""
         data.save(tmp_path / "data")
         for victim in ("resid.data.dataset.sha256_of_file", "resid.core.files.shutil.rmtree"):
             module, name = victim.rsplit(".", 1)

@@ -1,4 +1,4 @@
-"""Downloads from a real server on loopback: whole, continued, changed meanwhile, absent."""
+"""Downloads from a local server: complete, resumed, changed in between, missing."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ CONTENT = bytes(range(256)) * 20_000
 
 
 class Server(ThreadingHTTPServer):
-    """Serves CONTENT as /file; `breaks` connections break half-way, `busy` are refused, `log` keeps the ranges asked for."""
+    """Serves CONTENT as /file; `breaks` connections break half-way, `busy` are refused, `log` keeps the requested ranges."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -78,7 +78,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_whole(server, tmp_path):
+def test_complete_download(server, tmp_path):
     path = download(server.address, tmp_path / "raw")
     assert path.read_bytes() == CONTENT
     assert names(tmp_path / "raw") == ["file"]
@@ -87,7 +87,7 @@ def test_whole(server, tmp_path):
     assert server.log == [None]
 
 
-def test_a_broken_connection_is_continued(server, tmp_path):
+def test_a_broken_connection_is_resumed(server, tmp_path):
     server.breaks = 2
     assert download(server.address, tmp_path).read_bytes() == CONTENT
     half = len(CONTENT) // 2
@@ -95,16 +95,16 @@ def test_a_broken_connection_is_continued(server, tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_second_call_continues_the_first(server, tmp_path):
+def test_a_second_call_resumes_the_first(server, tmp_path):
     server.breaks = 1
-    with pytest.raises(InputError, match=r"cannot be reached or stopped answering .* run it again, which continues"):
+    with pytest.raises(InputError, match=r"cannot be reached or stopped responding .* again to resume"):
         download(server.address, tmp_path, attempts=1)
     assert names(tmp_path) == [".file.partial", ".file.version"]
     assert download(server.address, tmp_path).read_bytes() == CONTENT
     assert server.log[-1] == f"bytes={len(CONTENT) // 2}-"
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_anew(server, tmp_path):
+def test_a_changed_file_is_downloaded_again(server, tmp_path):
     server.breaks = 1
     with pytest.raises(InputError):
         download(server.address, tmp_path, attempts=1)
@@ -112,13 +112,13 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(server, tmp_path):
     assert download(server.address, tmp_path).read_bytes() == CONTENT[::-1]
 
 
-def test_without_a_version_nothing_is_continued(server, tmp_path):
+def test_without_a_version_nothing_is_resumed(server, tmp_path):
     server.version, server.breaks = None, 1
     assert download(server.address, tmp_path).read_bytes() == CONTENT
     assert server.log == [None, None]
 
 
-def test_a_partial_file_that_is_too_long_is_fetched_anew(server, tmp_path):
+def test_a_partial_file_that_is_too_long_is_downloaded_again(server, tmp_path):
     (tmp_path / ".file.partial").write_bytes(CONTENT + b"more")
     (tmp_path / ".file.version").write_text('"one"')
     assert download(server.address, tmp_path).read_bytes() == CONTENT
@@ -130,7 +130,7 @@ def test_a_busy_server_is_asked_again(server, tmp_path):
 
 
 def test_no_such_file(server, tmp_path):
-    with pytest.raises(InputError, match="the server answers 404 Not here; check the name"):
+    with pytest.raises(InputError, match="the server returned 404 Not here; check the name"):
         download(server.address + "s", tmp_path)
 
 

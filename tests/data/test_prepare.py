@@ -1,4 +1,4 @@
-"""The steps of the preparation: k-core, missing fields, short users, histories."""
+"""The preprocessing steps: k-core, missing fields, short histories, chronology."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from resid import Dataset
 from resid.data.engines import PolarsEngine
 from resid.data.prepare import k_core
 
-ids = st.integers(0, 12).map(str)  # text, for which the engine has a form of its own
+ids = st.integers(0, 12).map(str)  # text, which the engine converts to categoricals
 pairs = st.lists(st.tuples(ids, ids), max_size=150)
 
 
@@ -45,7 +45,7 @@ class TestKCore:
                 Dataset.from_tables(log, k_core=k)
 
     @given(pairs, st.integers(1, 5))
-    def test_everyone_left_has_enough_and_nobody_is_removed_needlessly(self, rows, k):
+    def test_is_the_largest_set_with_enough_interactions(self, rows, k):
         left = core_of(rows, k)
         for side in (0, 1):
             assert all(count >= k for count in Counter(pair[side] for pair in left).values())

@@ -1,4 +1,4 @@
-"""The real data sets come out with exactly the counts that are published for them."""
+"""The counts of the real data sets equal the published ones."""
 
 import pytest
 

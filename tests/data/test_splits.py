@@ -1,11 +1,14 @@
 """Leave-one-out and windows, against a slow reference."""
 
 import numpy as np
+import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resid import Dataset
-from resid.data.splits import split_windows, unseen_targets
+from resid import Dataset, InputError
+from resid.data import PrepareSettings
+from resid.data.splits import find_unseen_targets, split_windows
 
 histories = st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=12), min_size=1, max_size=8)
 
@@ -39,20 +42,83 @@ def test_windows_equal_a_slow_reference(histories, max_length):
         assert split.targets.tolist() == [target for _, _, target in windows_of(split)]
 
 
-@given(histories)
-def test_unseen_targets(histories):
-    trained = {item for history in histories for item in history[:-2]}
-    unseen = unseen_targets(*flat(histories), n_items=10)
-    assert unseen["validation"].tolist() == [history[-2] not in trained for history in histories]
-    assert unseen["test"].tolist() == [history[-1] not in trained for history in histories]
+class TestUnseenTargets:
+    @given(histories)
+    def test_targets_that_no_training_history_contains(self, histories):
+        trained = {item for history in histories for item in history[:-2]}
+        unseen = find_unseen_targets(*flat(histories), n_items=10)
+        assert unseen["validation"].tolist() == [history[-2] not in trained for history in histories]
+        assert unseen["test"].tolist() == [history[-1] not in trained for history in histories]
 
-    plain = split_windows(*flat(histories), n_items=10, max_length=5)
-    added = split_windows(*flat(histories), n_items=10, max_length=5, add_unseen_targets=True)
-    held_out = [plain[name] for name in ("validation", "test")]
-    extra = [window for split in held_out for window, new in
-             zip(windows_of(split), unseen[split.name], strict=True) if new]  # fmt: skip
-    assert windows_of(added["train"]) == windows_of(plain["train"]) + extra
-    assert windows_of(added["test"]) == windows_of(plain["test"])
+    @given(histories)
+    def test_train_adds_their_windows_and_still_evaluates_them(self, histories):
+        unseen = find_unseen_targets(*flat(histories), n_items=10)
+        keep = split_windows(*flat(histories), n_items=10, max_length=5)
+        train = split_windows(*flat(histories), n_items=10, max_length=5, unseen_targets="train")
+        added = [window for name in ("validation", "test")
+                 for window, new in zip(windows_of(keep[name]), unseen[name], strict=True) if new]  # fmt: skip
+        assert windows_of(train["train"]) == windows_of(keep["train"]) + added
+        for name in ("validation", "test"):
+            assert windows_of(train[name]) == windows_of(keep[name])
+
+    @given(histories, st.integers(2, 6))
+    def test_drop_moves_their_windows(self, histories, max_length):
+        unseen = find_unseen_targets(*flat(histories), n_items=10)
+        keep = split_windows(*flat(histories), n_items=10, max_length=max_length)
+        drop = split_windows(*flat(histories), n_items=10, max_length=max_length, unseen_targets="drop")
+        moved = {name: np.flatnonzero(flags).tolist() for name, flags in unseen.items()}
+        for name in ("validation", "test"):
+            left = [window for window in windows_of(keep[name]) if window[0] not in moved[name]]
+            assert windows_of(drop[name]) == left
+        expected = [windows_of(keep["validation"])[user] for user in moved["validation"]]
+        for user in moved["test"]:
+            history = histories[user][:-1]
+            if user not in moved["validation"]:
+                history = history[:-1]  # the validation target is still to be predicted
+            expected.append((user, history[max(0, len(history) - max_length + 1) :], histories[user][-1]))
+        assert windows_of(drop["train"]) == windows_of(keep["train"]) + expected
+
+    def test_a_moved_test_target_does_not_reveal_the_validation_target(self):
+        histories = [[0, 1, 2, 0, 1], [0, 1, 2, 1, 9], [0, 2, 1, 8, 9]]
+        drop = split_windows(*flat(histories), n_items=10, max_length=9, unseen_targets="drop")
+        assert windows_of(drop["validation"])[1] == (1, [0, 1, 2], 1)  # still to be predicted
+        assert windows_of(drop["train"])[-3:] == [(2, [0, 2, 1], 8), (1, [0, 1, 2], 9), (2, [0, 2, 1, 8], 9)]
+        assert flat(histories)[0].tolist() == drop["test"].sequence.tolist()  # the histories are not changed
+
+    def test_counts_and_notes(self):
+        """Users a and b share all training items; the targets x (validation) and y, z (test) are new."""
+        rows = [("a", "pqrpq"), ("b", "pqrxp"), ("c", "pqrqy"), ("d", "pqrxz")]
+        log = pl.DataFrame(
+            [(user, item, step) for user, items in rows for step, item in enumerate(items)],
+            schema=["user", "item", "timestamp"],
+            orient="row",
+        )
+        data = {name: Dataset.from_tables(log, k_core=1, unseen_targets=name) for name in ("keep", "drop", "train")}
+        sizes = {
+            name: [len(some.windows(split)) for split in ("train", "validation", "test")] for name, some in data.items()
+        }
+        assert sizes == {"keep": [8, 4, 4], "drop": [12, 2, 2], "train": [12, 4, 4]}
+        assert len({some.fingerprint for some in data.values()}) == 3
+        for some in data.values():
+            assert (some.notes["unseen_validation_targets"], some.notes["unseen_test_targets"]) == (2, 2)
+        assert data["drop"].test.users.tolist() == [0, 1]
+        assert data["drop"].validation.users.tolist() == [0, 2]
+        x, y, z = data["keep"].item_indices("xyz")
+        assert data["keep"].training_counts[[x, y, z]].tolist() == [0, 0, 0]
+        for name in ("drop", "train"):
+            assert data[name].training_counts[[x, y, z]].tolist() == [2, 1, 1]
+            assert data[name].train.occurring_items[[x, y, z]].all()
+
+    def test_nothing_left_to_evaluate(self):
+        rows = [(user, f"{user}{step}", step) for user in "ab" for step in range(4)]
+        log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+        assert len(Dataset.from_tables(log, k_core=1, unseen_targets="train").test) == 2
+        with pytest.raises(InputError, match=r"contains any of the validation targets, .*--unseen-targets keep"):
+            Dataset.from_tables(log, k_core=1, unseen_targets="drop")
+
+    def test_the_old_name(self):
+        with pytest.raises(InputError, match="the setting 'add_unseen_targets' is now called 'unseen_targets'"):
+            PrepareSettings(add_unseen_targets=True)
 
 
 def test_occurring_items_and_a_sample(shop):

@@ -1,4 +1,4 @@
-"""The synthetic shop: exact counts, deterministic, and signal where it says so."""
+"""The synthetic shop: exact counts, deterministic, and with the documented signal."""
 
 import gzip
 import json
@@ -49,7 +49,7 @@ def top_ten(counts):
     return {key for key, _ in counts.most_common(10)}
 
 
-def test_order_tells_what_popularity_does_not(data):
+def test_order_predicts_better_than_popularity(data):
     histories = [data.history(user)[:-2] for user in range(data.n_users)]
     popular = top_ten(Counter(np.concatenate(histories).tolist()))
     followers = defaultdict(Counter)
@@ -59,8 +59,8 @@ def test_order_tells_what_popularity_does_not(data):
     assert hit_rate(data, lambda item: top_ten(followers[item])) > 2.5 * hit_rate(data, lambda item: popular)
 
 
-def test_fields_tell_what_comes_next(data):
-    """The next item's leaf category, told from the last one's, against the most frequent leaf categories."""
+def test_fields_predict_the_next_item(data):
+    """Predict the next leaf category from the last one, compared with the most frequent leaf categories."""
     leaf = data.fields[:, data.field_names.index("cat3")]
     histories = [leaf[data.history(user)] for user in range(data.n_users)]
     popular = {key for key, _ in Counter(np.concatenate(histories).tolist()).most_common(3)}
@@ -72,7 +72,7 @@ def test_fields_tell_what_comes_next(data):
     assert np.mean(hits) > 2 * np.mean([history[-1] in popular for history in histories])
 
 
-def test_popularity_is_skewed_and_stores_specialise(data):
+def test_popularity_is_skewed_and_stores_specialize(data):
     counts = np.sort(np.bincount(data.sequence))[::-1]
     assert counts[: len(counts) // 10].sum() > 0.25 * counts.sum()
     table = data.item_table
@@ -84,7 +84,7 @@ def test_popularity_is_skewed_and_stores_specialise(data):
 
 
 def test_tastes_drift(monkeypatch):
-    """The shelf that users visit most in the first half of a long history is less often that of the second half."""
+    """With drift, the favorite shelf differs more often between the two halves of a long history."""
 
     def loyalty(shop):
         data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["categories"])
@@ -98,7 +98,7 @@ def test_tastes_drift(monkeypatch):
     assert drifting < 0.8 * loyalty(synthetic_shop(users=600, items=1_000, interactions=30_000, seed=0))
 
 
-def test_raw_files_are_whole_and_written_block_by_block(shop, tmp_path, monkeypatch):
+def test_raw_files_are_written_block_by_block(shop, tmp_path, monkeypatch):
     monkeypatch.setattr("resid.data.synthetic._USERS_PER_BLOCK", 100)
     shop = SyntheticShop(shop.users, shop.items, shop.interactions, shop.seed)
     sizes = [len(block) for block in shop.blocks()]

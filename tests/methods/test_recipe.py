@@ -19,7 +19,7 @@ def test_what_is_printed_can_be_passed_back(name, tmp_path):
 def test_a_star_reads_fields():
     plain, starred = Recipe.read("sasrec"), Recipe.read("sasrec*")
     assert not plain.part("recommender").settings.fields
-    assert starred.part("recommender").settings == plain.part("recommender").settings.changed(fields=True)
+    assert starred.part("recommender").settings == plain.part("recommender").settings.replace(fields=True)
     assert starred.name == "sasrec*"
     assert "popularity*" not in names()
     with pytest.raises(InputError, match=r"there is no recipe 'resid\*'"):
@@ -27,7 +27,7 @@ def test_a_star_reads_fields():
 
 
 def test_settings_are_changed_by_stage():
-    recipe = Recipe.read("resid").changed({"encoder.epochs": "3", "quantizer.branching": ("4", "5"), "seed": 7})
+    recipe = Recipe.read("resid").replace({"encoder.epochs": "3", "quantizer.branching": ("4", "5"), "seed": 7})
     assert recipe.part("encoder").settings.epochs == 3
     assert recipe.part("quantizer").settings.branching == (4, 5)
     assert {part.settings.seed for part in recipe.parts.values()} == {7}
@@ -52,7 +52,7 @@ def test_settings_are_changed_by_stage():
 )
 def test_changes_that_cannot_be_made(changes, message):
     with pytest.raises(InputError, match=message):
-        Recipe.read("resid").changed(changes)
+        Recipe.read("resid").replace(changes)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_any_description_can_be_written(tmp_path):
     (tmp_path / "mine.toml").write_text(recipe.toml())
     assert Recipe.read(tmp_path / "mine.toml").description == recipe.description
     with pytest.raises(InputError, match="the recipe 'popularity' has nothing random, so it takes no seed"):
-        Recipe.read("popularity").changed({"seed": 1})
+        Recipe.read("popularity").replace({"seed": 1})
 
 
 def test_a_recipe_that_is_not_there(tmp_path):

@@ -11,11 +11,11 @@ from resid import Dataset, Recommender, fit
 from resid.cli.app import app, errors, output
 from resid.cli.recommend import recommendations_table
 from resid.cli.show import print_info, steps_table
-from resid.data.dataset import MANIFEST
 from resid.core.files import refuse_foreign_folder
+from resid.core.progress import ConsoleProgress
+from resid.data.dataset import MANIFEST
 from resid.data.synthetic import synthetic_shop
 from resid.evaluate import evaluate
-from resid.core.progress import ConsoleProgress
 
 _SHOP = {"users": 6_000, "items": 2_000, "interactions": 60_000}
 _SMALL = {  # what learns such a shop in seconds

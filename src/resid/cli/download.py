@@ -1,4 +1,4 @@
-"""`resid download`: fetch the public files of a category of the Amazon reviews."""
+"""`resid download`: download the public files of a category of the Amazon reviews."""
 
 import shlex
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from resid.cli.app import app, errors, output
+from resid.core.progress import ConsoleProgress
 from resid.data.amazon import find_release
 from resid.data.download import download as fetch
-from resid.core.progress import ConsoleProgress
 
 
 @app.command
@@ -20,20 +20,20 @@ def download(
     five_core: bool = False,
     mirror: str | None = None,
 ) -> None:
-    """Fetch the public files of a category of the Amazon reviews; a second call continues the first.
+    """Download the public files of a category of the Amazon reviews; interrupted downloads are resumed.
 
     Parameters
     ----------
     release
         amazon-2023, amazon-2018 or amazon-2014.
     name
-        The category as the files call it, for example Musical_Instruments.
+        The category as in the file names, for example Musical_Instruments.
     raw
-        The folder to put them in.
+        The target folder.
     five_core
-        Fetch the published 5-core interactions instead of the raw reviews; they are far smaller.
+        Download the published 5-core interactions instead of the raw reviews; they are much smaller.
     mirror
-        Another address under which the same files lie.
+        URL of a mirror with the same files.
     """
     for address in find_release(release).addresses(name, five_core, mirror):
         path = fetch(address, raw, progress=ConsoleProgress(errors))

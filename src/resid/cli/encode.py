@@ -9,9 +9,9 @@ from rich.markup import escape
 from resid import Dataset, InputError, Recipe
 from resid.cli.app import AsJson, app, errors, names, output, print_json, read_changes
 from resid.cli.show import epochs_table, quality_table
-from resid.data.dataset import MANIFEST as DATASET_MANIFEST
 from resid.core.files import refuse_foreign_folder, refuse_foreign_training
 from resid.core.progress import ConsoleProgress
+from resid.data.dataset import MANIFEST as DATASET_MANIFEST
 
 
 @app.command
@@ -69,7 +69,7 @@ def encode(
     part = Recipe.read(recipe).part("encoder")
     if part.kind != "famae":
         raise InputError(f"the encoder of '{recipe}' is {part.kind}, not famae; 'resid fit' trains it with the rest.")
-    settings: Any = part.settings.changed(**changes)
+    settings: Any = part.settings.replace(**changes)
     fabric = open_fabric(accelerator, devices, precision)
     first = fabric.global_rank == 0
     encoder = FAMAE(settings).fit(
@@ -87,7 +87,7 @@ def encode(
     if as_json:
         batch_size = settings.batch_size_for(len(dataset.train))
         facts = {"folder": str(out), "epochs": len(encoder.history_), "best_epoch": encoder.best_epoch_}
-        print_json(facts | {"settings": settings.plain() | {"batch_size": batch_size}, **found})
+        print_json(facts | {"settings": settings.to_dict() | {"batch_size": batch_size}, **found})
         return
     output.print(epochs_table(encoder.history_, encoder.best_epoch_))
     output.print(quality_table(found))

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from resid import Dataset, InputError, Recommender, load
 from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.core.errors import explain_full_disk
+from resid.core.files import refuse_file
+from resid.core.progress import ConsoleProgress
 from resid.data.batches import Batches
 from resid.data.dataset import MANIFEST as DATASET
-from resid.core.files import refuse_file
-from resid.core.errors import explain_full_disk
 from resid.evaluate import evaluate as measure
 from resid.methods.fit import EVALUATION, read_run
-from resid.core.progress import ConsoleProgress
 
 Decoding = Literal["beam", "exact", "free"]
 _FREE_USERS = 2_000  # whose free beams are looked at for IDs that no item has

@@ -47,7 +47,7 @@ def fit(
     from resid.train import open_fabric  # torch takes a second to import, which other commands need not wait
 
     changes = ({"seed": seed} if seed is not None else {}) | read_changes(change)
-    made = Recipe.read(recipe).changed(changes)
+    made = Recipe.read(recipe).replace(changes)
     model = fit_recipe(data, made, out, fabric=open_fabric(accelerator), progress=ConsoleProgress(errors))
     history = getattr(model, "history_", [])
     best = history[model.best_epoch_ - 1] if history else {}  # type: ignore[attr-defined]

@@ -8,11 +8,11 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from resid import Dataset, InputError
-from resid.core.artifact import MANIFEST
 from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
+from resid.core.artifact import MANIFEST
 from resid.core.files import refuse_foreign_folder, refuse_foreign_training
-from resid.methods.fit import note_run
 from resid.core.progress import ConsoleProgress
+from resid.methods.fit import note_run
 
 
 @app.command
@@ -59,9 +59,9 @@ def generate(
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
     changes = read_changes(change)
     generator: Any = (
-        OnePassGenerator(OnePassSettings().changed(**changes))
+        OnePassGenerator(OnePassSettings().replace(**changes))
         if model == "onepass"
-        else T5Generator(T5Settings().changed(**changes))
+        else T5Generator(T5Settings().replace(**changes))
     )
     generator.fit(
         dataset, known, vectors.vectors if vectors else None, out / "training", progress=ConsoleProgress(errors)
@@ -88,7 +88,7 @@ def generate(
         written = vectors is not None and getattr(settings, "write_vectors", False)
         writes = ["codes", "vectors"] if written else ["codes"]
         facts |= {"reads": reads, "writes": writes}
-        print_json(facts | {"ids": known.facts, "settings": settings.plain(), **found})
+        print_json(facts | {"ids": known.facts, "settings": settings.to_dict(), **found})
         return
     table = Table("", "R@5", "N@5", "R@10", "N@10", title="Whole catalogue, seen items kept", title_justify="left")
     for name, values in found.items():

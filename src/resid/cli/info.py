@@ -1,4 +1,4 @@
-"""`resid info`: what is in a Dataset."""
+"""`resid info`: show the counts of a Dataset."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from resid.cli.show import print_info
 
 @app.command
 def info(data: Path, *, as_json: AsJson = False) -> None:
-    """Show what is in a Dataset: counts, fields, history lengths.
+    """Show the counts, fields and history lengths of a Dataset.
 
     Parameters
     ----------
     data
-        The Dataset's folder.
+        The folder of the Dataset.
     as_json
-        Print it as JSON.
+        Print the result as JSON.
     """
     dataset = Dataset.load(data)
     if as_json:

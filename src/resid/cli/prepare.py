@@ -1,19 +1,21 @@
-"""`resid prepare`: tables, or a category of the Amazon reviews, become a Dataset folder."""
+"""`resid prepare`: create a Dataset folder from tables, from the Amazon reviews, or from the paper's published data."""
 
 import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, column_names, errors, names, output, print_json
 from resid.cli.show import print_notes, steps_table
-from resid.data.amazon import RELEASES, compare_with_paper, find_release, prepare_amazon
-from resid.data.dataset import MANIFEST
 from resid.core.files import refuse_foreign_folder
 from resid.core.progress import ConsoleProgress
+from resid.data.amazon import PUBLISHED, RELEASES, compare_with_paper, find_release, prepare_amazon
+from resid.data.dataset import MANIFEST
+from resid.data.published import compare_with_published, prepare_published
 
 
 @app.command
@@ -32,100 +34,116 @@ def prepare(
     max_length: int = 32,
     path_levels: int = 3,
     qualify_paths: bool = True,
-    category_root: Literal["keep", "drop"] = "keep",
+    category_root: Literal["keep", "drop"] | None = None,
     unlisted_items: Literal["error", "missing"] = "error",
-    add_unseen_targets: bool = False,
+    unseen_targets: Literal["keep", "drop", "train"] | None = None,
     skip_bad_lines: bool = False,
     engine: Literal["polars", "spark"] = "polars",
     as_json: AsJson = False,
+    add_unseen_targets: Annotated[bool, Parameter(show=False, negative="")] = False,
 ) -> None:
-    """Turn tables, or a category of the Amazon reviews, into a Dataset folder.
+    """Create a Dataset folder from tables, from the Amazon reviews, or from the paper's published data.
 
     ``resid prepare interactions.parquet items.parquet --fields store,cat1,cat2 --out data/mine``
 
     ``resid prepare amazon-2023 Musical_Instruments --raw downloads --out data/mi``
 
+    ``resid prepare resid-published Musical_Instruments --raw downloads --out data/mi``
+
     Parameters
     ----------
     source
-        The interactions (.parquet, .csv, .tsv, .jsonl, the last three also .gz), or amazon-2023, amazon-2018,
-        amazon-2014.
+        The interactions (.parquet, .csv, .tsv, .jsonl; text formats may end in .gz), or amazon-2023, amazon-2018,
+        amazon-2014, or resid-published.
     second
-        The item table; or the category, as the Amazon files call it.
+        The item table, or the name of the data set as in the published files.
     out
-        The folder to write. A Dataset that is there already is replaced.
+        The folder to write; an existing Dataset is replaced.
     raw
-        Amazon: the folder with the downloaded files.
+        Public data sets: the folder with the downloaded files.
     fields
-        Tables: the columns that describe an item, separated by commas. A list column (a category path) is cut into
+        Tables: the columns to use as item fields, separated by commas. List columns (category paths) are split into
         levels.
     columns
-        Tables: other names for the columns, for example user=reviewer,item=asin,timestamp=time.
+        Tables: column names, for example user=reviewer,item=asin,timestamp=time.
     keep
-        Further columns of the item table to carry along. Default: title.
+        Further columns of the item table to store, separated by commas. Default: title.
     k_core
-        Remove users and items with fewer interactions, again and again, until all that are left have as many.
+        Remove users and items with fewer interactions, repeatedly, until all have at least this many.
     missing
-        Drop items that lack a field, or keep them with "missing" as a value.
+        Drop items with missing fields, or keep them with "missing" as a value.
     min_interactions
-        Remove users with fewer interactions after that.
+        Remove users with fewer interactions after these filters.
     max_length
-        Items in a window, the target included.
+        Maximum number of items in a window, including its target.
     path_levels
-        Levels of a category path that become fields.
+        Number of levels of a category path to use as fields.
     qualify_paths
-        Tell categories of one name under two parents apart.
+        Distinguish categories with the same name but different parents.
     category_root
-        Amazon: keep or drop the first name of every category path.
+        Amazon: keep or drop the first name of every category path. Default: drop for the ten data sets of the paper,
+        where it is constant, keep otherwise.
     unlisted_items
-        Tables: refuse items of the log without a row in the item table, or treat their fields as missing.
-    add_unseen_targets
-        Train on evaluation targets that no training history contains. Shows the model test labels.
+        Tables: raise an error for items without a row in the item table, or treat their fields as missing.
+    unseen_targets
+        Evaluation targets that no training history contains: keep them in the evaluation, drop them from the evaluation
+        and train on them instead, or train on them and evaluate them, which leaks test labels. Default: keep; drop for
+        resid-published.
     skip_bad_lines
-        Leave out, and count, lines of a JSON-lines file that are not JSON.
+        Skip and count invalid lines of JSON-lines files and, for resid-published, users whose rows contradict each other.
     engine
-        What reads the tables and works on them.
+        The engine that reads and processes the tables.
     as_json
         Print the result as JSON.
     """
+    if add_unseen_targets:
+        raise InputError("--add-unseen-targets is now called --unseen-targets train.")
     refuse_foreign_folder(out, MANIFEST)
-    progress = ConsoleProgress(errors)
-    shared: dict[str, Any] = {
+    options: dict[str, Any] = {
         "k_core": k_core,
         "missing": missing,
         "min_interactions": min_interactions,
         "max_length": max_length,
         "path_levels": path_levels,
         "qualify_paths": qualify_paths,
-        "add_unseen_targets": add_unseen_targets,
+        "unseen_targets": unseen_targets or "keep",
         "skip_bad_lines": skip_bad_lines,
         "engine": engine,
         "scratch": out.resolve().parent if engine == "spark" else None,
-        "progress": progress,
+        "progress": ConsoleProgress(errors),
     }
     if engine == "spark":
         out.resolve().parent.mkdir(parents=True, exist_ok=True)
-    paper = None
-    if source in RELEASES or (source.startswith("amazon-") and not Path(source).exists()):
-        find_release(source)
-        if fields or columns or unlisted_items != "error":
-            raise InputError(
-                f"{source}: the Amazon files are known; leave --fields, --columns and --unlisted-items out."
-            )
-        if second is None:
-            raise InputError(
-                f"{source}: name the category, for example: resid prepare {source} Musical_Instruments --out …"
-            )
-        data = prepare_amazon(
-            source,
-            second,
+    tables_only = {"--fields": fields, "--columns": columns, "--unlisted-items": unlisted_items != "error"}
+    comparisons: dict[str, dict[str, tuple[int, int]]] = {}
+    if source == PUBLISHED:
+        filters = {
+            "--keep": keep,
+            "--k-core": k_core != 5,
+            "--missing": missing != "drop",
+            "--min-interactions": min_interactions != 3,
+            "--path-levels": path_levels != 3,
+            "--no-qualify-paths": not qualify_paths,
+            "--category-root": category_root,
+            "--engine": engine != "polars",
+        }
+        name = _require_name(source, second, tables_only | filters, "the data is already preprocessed")
+        data = prepare_published(
+            name,
             raw,
-            category_root=category_root,
-            keep=("title",) if keep is None else names(keep),
-            **shared,
+            max_length=max_length,
+            unseen_targets=unseen_targets or "drop",
+            skip_bad_users=skip_bad_lines,
+            progress=options["progress"],
         )
-        paper = compare_with_paper(source, second, data)
+        comparisons["published"] = compare_with_published(data)
+    elif source in RELEASES or (source.startswith("amazon-") and not Path(source).exists()):
+        find_release(source)
+        name = _require_name(source, second, tables_only, "the columns of the Amazon files are known")
+        kept = ("title",) if keep is None else names(keep)
+        data = prepare_amazon(source, name, raw, category_root=category_root, keep=kept, **options)
     else:
+        name = ""
         data = Dataset.from_tables(
             source,
             second,
@@ -133,29 +151,45 @@ def prepare(
             columns=column_names(columns),
             keep=None if keep is None else names(keep),
             unlisted_items=unlisted_items,
-            **shared,
+            **options,
         )
+    if paper := compare_with_paper(source, name, data):
+        comparisons = {"paper": paper} | comparisons
     replaced = (out / MANIFEST).exists()
     data.save(out)
     if as_json:
-        counts = {name: there for name, (_, there) in paper.items()} if paper else None
-        print_json(data.info() | {"folder": str(out), "paper": counts})
+        other = {title: {row: there for row, (_, there) in rows.items()} for title, rows in comparisons.items()}
+        print_json(data.info() | {"folder": str(out), "paper": None} | other)
         return
     output.print(steps_table(data))
     print_notes(data)
-    if paper:
-        output.print(_paper_table(paper))
+    if comparisons:
+        output.print(_comparison_table(comparisons))
     output.print(
-        f"Wrote {escape(str(out))}{' in place of the Dataset that was there' if replaced else ''}. Look at it with: resid info {escape(shlex.quote(str(out)))}",
+        f"{'Replaced' if replaced else 'Wrote'} {escape(str(out))}. Inspect it with: "
+        f"resid info {escape(shlex.quote(str(out)))}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _paper_table(paper: dict[str, tuple[int, int]]) -> Table:
-    table = Table("", title="Beside the paper", title_justify="left")
-    for column in ("here", "paper", "difference"):
+def _require_name(source: str, name: str | None, options: dict[str, Any], reason: str) -> str:
+    """Return the name of a public data set; raise an `InputError` if it is missing or an option does not apply."""
+    if unused := [option for option, given in options.items() if given]:
+        raise InputError(f"{source}: {reason}; leave {', '.join(unused)} out.")
+    if name is None:
+        raise InputError(
+            f"{source}: name the category, for example: resid prepare {source} Musical_Instruments --out data/mi"
+        )
+    return name
+
+
+def _comparison_table(comparisons: dict[str, dict[str, tuple[int, int]]]) -> Table:
+    table = Table("", title="Comparison with the published counts", title_justify="left")
+    for column in ("here", "published", "difference"):
         table.add_column(column, justify="right")
-    for name, (here, there) in paper.items():
-        table.add_row(name, f"{here:,}", f"{there:,}", f"{here / there - 1:+.2%}")
+    for rows in comparisons.values():
+        for name, (here, there) in rows.items():
+            table.add_row(name, f"{here:,}", f"{there:,}", f"{here / there - 1:+.2%}" if there else "")
+        table.add_section()
     return table

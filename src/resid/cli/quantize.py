@@ -9,11 +9,11 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from resid import Dataset, InputError, load
-from resid.core.artifact import MANIFEST
 from resid.cli.app import AsJson, app, errors, names, output, print_json
 from resid.cli.show import ids_table
-from resid.methods.fit import read_run
+from resid.core.artifact import MANIFEST
 from resid.core.progress import ConsoleProgress
+from resid.methods.fit import read_run
 
 Method = Literal["gaoq", "hierarchical", "rq-kmeans", "rq-vae"]
 

@@ -12,12 +12,12 @@ from rich.table import Table
 from resid import InputError, Recommender, load
 from resid.cli.app import AsJson, app, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding, decoding_options
-from resid.data.engines import ROW
+from resid.core.errors import explain_full_disk
 from resid.core.files import refuse_file
+from resid.core.progress import ConsoleProgress
+from resid.data.engines import ROW
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
-from resid.core.errors import explain_full_disk
-from resid.core.progress import ConsoleProgress
 
 _COLUMN = 40  # characters of a column that are shown
 

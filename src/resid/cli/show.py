@@ -11,8 +11,8 @@ from resid.cli.app import output
 
 
 def steps_table(data: Dataset) -> Table:
-    """Return what the steps of a preparation left."""
-    table = Table("step", title="Preparation", title_justify="left")
+    """Return the number of users, items and interactions after every preprocessing step."""
+    table = Table("step", title="Preprocessing", title_justify="left")
     for column in ("users", "items", "interactions"):
         table.add_column(column, justify="right")
     for step in data.steps:
@@ -21,20 +21,27 @@ def steps_table(data: Dataset) -> Table:
 
 
 def print_notes(data: Dataset) -> None:
-    """Print what a preparation counted besides."""
+    """Print the other counts of a preprocessing."""
     notes = data.notes
-    targets = notes["unseen_validation_targets"] + notes["unseen_test_targets"]
-    added = "added to training" if data.settings.add_unseen_targets else "in the catalogue, not in training"
-    lines = [f"Evaluation targets that occur in no training history: {targets:,} ({added})"]
-    if notes["duplicate_interactions"]:
-        lines.append(f"Duplicate interactions, read and kept: {notes['duplicate_interactions']:,}")
-    if notes["skipped_lines"]:
-        lines.append(f"Bad lines, skipped: {notes['skipped_lines']:,}")
+    validation, test = notes["unseen_validation_targets"], notes["unseen_test_targets"]
+    treatment = {
+        "keep": "evaluated, not in training",
+        "drop": "moved to training, not evaluated",
+        "train": "in training and evaluated",
+    }[data.settings.unseen_targets]
+    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test ({treatment})"]
+    counts = {
+        "duplicate_interactions": "Duplicate interactions (kept)",
+        "skipped_lines": "Invalid lines (skipped)",
+        "duplicate_rows": "Duplicate rows (ignored)",
+        "skipped_users": "Users with contradictory rows (dropped)",
+    }
+    lines += [f"{text}: {notes[name]:,}" for name, text in counts.items() if notes.get(name)]
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
 def print_info(data: Dataset) -> None:
-    """Print counts, fields and history lengths of a Dataset."""
+    """Print the counts, fields and history lengths of a Dataset."""
     facts = data.info()
     windows = facts["windows"]
     output.print(
@@ -62,7 +69,7 @@ def print_info(data: Dataset) -> None:
 
 
 def _length_histogram(data: Dataset) -> Table:
-    """Draw the share of users by history length, in classes that double."""
+    """Return a histogram of the history lengths with doubling bins."""
     lengths = np.diff(data.offsets)
     edges = [0, 4, 8, 16, 32, 64, 128, int(max(lengths.max(), 128))]
     table = Table.grid(padding=(0, 1))

@@ -1,18 +1,17 @@
-"""A trained recommender as a folder that can be copied anywhere: tensors, tables, and a manifest with checksums, no code.
+"""Artifacts: the one file format of fitted parts, as folders of tensors, tables and a manifest. Loading never runs code.
 
 ::
 
-    manifest.json         format, kind, settings, the Dataset's fingerprint, checksums; written last
-    weights.safetensors   every array
-    items.parquet         the catalogue, row = item index
-    ids.parquet           the semantic IDs, of a generator alone
-    users.parquet         the users that the model knows, of HGN with `user_vectors` alone
+    manifest.json         format, stage, kind, version, facts, checksums of all files and parts; written last
+    weights.safetensors   arrays
+    NAME.parquet          tables
+    NAME/                 another artifact: the encoder and the quantizer of a generator
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,98 +21,130 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
 from resid.core.errors import InputError
+from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
-_SAFE = {".json", ".safetensors", ".parquet"}  # what cannot carry code
+_SAFE = {".json", ".safetensors", ".parquet"}  # file types that cannot contain code
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """What a recommender is made of, as plain data.
+class Artifact:
+    """A fitted part as plain data.
 
     Attributes
     ----------
-    kind : str
-        Which recommender it is, one of `resid.recommend.base.KINDS`.
+    stage, kind : str
+        Which part it is, as registered.
+    version : int
+        The version of the part's own content, `Part.format_version`.
     facts : dict
-        Settings and whatever else JSON can hold.
+        Settings and other JSON values.
     arrays : dict of ndarray
     tables : dict of polars.DataFrame
+    parts : dict of Artifact
+        Other parts that belong to it.
     """
 
+    stage: str
     kind: str
-    facts: Mapping[str, Any]
-    arrays: Mapping[str, NDArray[Any]]
-    tables: Mapping[str, pl.DataFrame]
+    version: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    parts: "Mapping[str, Artifact]" = field(default_factory=dict)
 
 
-def write_bundle(folder: str | Path, bundle: Bundle) -> None:
-    """Write a bundle to a folder, whole or not at all; a bundle that is there already is replaced."""
+def write_artifact(folder: str | Path, artifact: Artifact) -> None:
+    """Write an artifact to a folder atomically; an existing artifact is replaced."""
     folder = Path(folder)
     refuse_foreign_folder(folder, MANIFEST)
     with atomic_folder(folder) as partial:
-        save_file({name: np.ascontiguousarray(array) for name, array in bundle.arrays.items()}, partial / WEIGHTS)
-        readable_as_others(partial / WEIGHTS)
-        for name, table in bundle.tables.items():
-            table.rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
-        manifest = {
-            "format": FORMAT,
-            "kind": bundle.kind,
-            **bundle.facts,
-            "files": {
-                file.name: {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
-                for file in sorted(partial.iterdir())
-            },
-        }
-        manifest["sha256"] = _digest(manifest)
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        _write(partial, artifact)
 
 
-def read_bundle(folder: str | Path) -> Bundle:
-    """Read what `write_bundle` wrote, after comparing every file with its checksum.
+def _write(folder: Path, artifact: Artifact) -> None:
+    save_file({name: np.ascontiguousarray(array) for name, array in artifact.arrays.items()}, folder / WEIGHTS)
+    readable_as_others(folder / WEIGHTS)
+    for name, table in artifact.tables.items():
+        table.rechunk().write_parquet(folder / f"{name}.parquet", statistics=False)
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)} for file in sorted(folder.iterdir())
+    }
+    for name, part in artifact.parts.items():
+        (folder / name).mkdir()
+        _write(folder / name, part)
+    manifest = {
+        "format": FORMAT,
+        "stage": artifact.stage,
+        "kind": artifact.kind,
+        "version": artifact.version,
+        "facts": artifact.facts,
+        "files": files,
+        "parts": {name: sha256_of_file(folder / name / MANIFEST) for name in artifact.parts},
+    }
+    manifest["sha256"] = _digest(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def read_artifact(folder: str | Path) -> Artifact:
+    """Read what `write_artifact` wrote, after verifying the checksum of every file.
 
     Raises
     ------
     InputError
-        If the folder is no bundle, is of a newer format, lacks a file or has one that was altered, or holds a file of a
-        kind that could carry code.
+        If the folder is not an artifact, has a newer format, lacks a file or has an altered one, or contains a file of a
+        type that could carry code.
     """
     folder = Path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         digest, own = manifest.pop("sha256", None), _digest(manifest)
-        version, kind, files = manifest.pop("format"), manifest.pop("kind"), manifest.pop("files")
+        version, files = manifest["format"], manifest["files"]
         sums = {name: entry["sha256"] for name, entry in files.items()}
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: no model is here, there is no {MANIFEST}; make one with 'resid fit'.") from error
+        raise InputError(
+            f"{folder}: there is no model here, {MANIFEST} is missing; create one with 'resid fit'."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / MANIFEST}: damaged ({error!r}); copy or save the model again.") from error
     if version != FORMAT:
-        raise InputError(f"{folder}: format {version!r} is not known here, {FORMAT} is; update resid or fit again.")
-    if digest != own or WEIGHTS not in sums:
+        raise InputError(
+            f"{folder}: format {version!r} is not supported, this version reads {FORMAT}; update resid or fit again."
+        )
+    parts = manifest.get("parts")
+    if digest != own or WEIGHTS not in sums or not isinstance(parts, dict):
         raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
     present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read
-    for name in sorted({*present, *sums}):
+    for name in sorted({*present, *sums} - set(parts)):
         if Path(name).name != name or Path(name).suffix not in _SAFE:
             raise InputError(
-                f"{folder / name}: a model consists of .safetensors, .parquet and .json files, which cannot carry code; "
-                "this one does not belong to it, so remove it, or get the model from its source again."
+                f"{folder / name}: a model consists of .safetensors, .parquet and .json files, which cannot contain code; "
+                "remove this file, or get the model from its source again."
             )
+    sums |= {f"{name}/{MANIFEST}": checksum for name, checksum in parts.items()}
     for name, expected in sums.items():
         if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:
             raise InputError(f"{folder / name}: missing or altered; copy or save the model again.")
     try:
-        paths = [folder / name for name in sums if name.endswith(".parquet")]
-        tables = {path.stem: pl.read_parquet(path, glob=False) for path in paths}
-        return Bundle(kind, manifest, load_file(folder / WEIGHTS), tables)
-    except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
+        tables = {
+            Path(name).stem: pl.read_parquet(folder / name, glob=False) for name in files if name.endswith(".parquet")
+        }
+        return Artifact(
+            stage=manifest["stage"],
+            kind=manifest["kind"],
+            version=manifest["version"],
+            facts=manifest["facts"],
+            arrays=load_file(folder / WEIGHTS),
+            tables=tables,
+            parts={name: read_artifact(folder / name) for name in parts},
+        )
+    except (OSError, KeyError, SafetensorError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{folder}: a file of the model cannot be read ({error}); save it again.") from error
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """Return a checksum of what a manifest says besides."""
+    """Return a checksum of a manifest's other content."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

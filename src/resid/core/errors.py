@@ -1,4 +1,4 @@
-"""The errors that a user can cause and mend: bad input, in one sentence that says what to do."""
+"""Errors that users can fix: one sentence that names the problem and says what to do."""
 
 import contextlib
 import difflib
@@ -10,16 +10,16 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message names it and says what to do."""
+    """Invalid input; the message names it and says what to do."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: something is no longer a number."""
+    """Training diverged: the loss or the gradient is not finite."""
 
 
 @contextlib.contextmanager
 def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn a full disk met while writing below `folder` into an `InputError`; other errors pass."""
+    """Turn 'no space left on device' into an `InputError` that names `folder`; other errors pass through."""
     try:
         yield
     except Exception as error:  # Polars reports the operating system's error as one of its own
@@ -32,20 +32,20 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 
 
 def as_path(path: Any) -> Path:
-    """Return a path that was given as text or as a path, and refuse what is neither."""
+    """Return a string or path as a `Path`; raise an `InputError` for anything else."""
     if not isinstance(path, (str, PathLike)):
-        raise InputError(f"a path is needed, not {path!r}.")
+        raise InputError(f"expected a path, got {path!r}.")
     return Path(path)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name that is spelled most like `name`, or nothing if none is."""
+    """Return a hint at the known name most similar to `name`, or an empty string."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean '{found[0]}'?)" if found else ""
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of another library says, cut to a line."""
-    java = getattr(error, "java_exception", None)  # what Spark has to say is in there
+    """Return the first line of another library's error message."""
+    java = getattr(error, "java_exception", None)  # Spark's own message
     text = str(java.getMessage() if java else error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")

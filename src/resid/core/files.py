@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all."""
+"""Atomic writes: files and folders that are written completely or not at all, and checks before anything is replaced."""
 
 import contextlib
 import hashlib
@@ -14,57 +14,67 @@ from resid.core.errors import InputError, explain_full_disk
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
-    """Raise an `InputError` if `folder` cannot be written because something else is there.
-
-    An empty folder will do, and one that has the file `manifest`, which lists its files, and no others.
-    """
+    """Raise an `InputError` unless `folder` is absent, empty, or contains only the files that its `manifest` lists."""
     refuse_file(folder)
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     _refuse_foreign(folder, present - _listed_files(folder / manifest))
 
 
-def refuse_foreign_training(folder: Path) -> None:
-    """Raise an `InputError` unless `folder` can be that of a stage alone: empty, or with a run of the loop in ``training``."""
-    refuse_file(folder)
-    begun = any((folder / "training" / name).exists() for name in (".lock", "metrics.jsonl"))
-    if folder.exists() and not begun:
-        _refuse_foreign(folder, {path.name for path in folder.iterdir()} - {"training"})
-        refuse_foreign_folder(folder / "training", "")
-
-
 def refuse_file(folder: Path) -> None:
-    """Raise an `InputError` if a file stands where a folder is to be."""
+    """Raise an `InputError` if `folder` or one of its parents is an existing file."""
     for place in (folder, *folder.parents):
         if place.exists():
             if not place.is_dir():
-                raise InputError(f"{place}: this is a file, so {folder} cannot be a folder; choose another folder.")
+                raise InputError(f"{place} is a file, so the folder {folder} cannot be created; choose another folder.")
             return
 
 
 def _refuse_foreign(folder: Path, foreign: set[str]) -> None:
     if foreign:
-        first = min(foreign, key=lambda name: (name.startswith("."), name))  # hidden files are not what one sees
+        first = min(foreign, key=lambda name: (name.startswith("."), name))  # name a visible file if there is one
         raise InputError(
-            f"{folder}: this exists and is not a folder that resid wrote (it has {first}); "
-            "choose another folder, or remove it yourself."
+            f"{folder}: the folder exists and was not written by resid (it contains {first}); "
+            "choose another folder or remove it."
         )
 
 
 def _listed_files(manifest: Path) -> set[str]:
-    """Return the files that a folder with this manifest has, itself included; none if it is not one of ours."""
+    """Return the names that a manifest lists, its own included; an empty set if it is not one of ours."""
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
-        return {manifest.name, *content["files"]} if "format" in content else set()
+        return {manifest.name, *content["files"], *content.get("parts", ())} if "format" in content else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()
 
 
 @contextlib.contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `folder` when all went well and vanishes otherwise.
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise."""
+    partial = path.with_name(f".{path.name}.partial")
+    with explain_full_disk(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield partial
+            readable_as_others(partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
-    Whenever the process is killed, either the old content or the new is whole. At worst the old one is parked under
-    another name, from which the next call brings it back.
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `folder` if the block succeeds and is removed otherwise.
+
+    If the process is killed, either the old or the new content is complete. In the worst case the old content is left
+    under a temporary name, from which the next call restores it.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +98,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a new folder in `parent` that is removed afterwards, and by the next call if the process is killed."""
+    """Yield a new folder in `parent` that is removed afterwards, or by the next call if the process is killed."""
     owner = f"{platform.node()}-{os.getpid()}"
     for abandoned in parent.iterdir():
         if abandoned.name.startswith(f".{name}.partial-") and not _running(abandoned.name):
@@ -102,10 +112,10 @@ def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _running(name: str) -> bool:
-    """Tell whether the process that owns a temporary folder may still be running."""
+    """Return whether the process that owns a temporary folder may still be running."""
     owner = re.search(r"\.partial-(.*)-(\d+)$", name)
     if owner is None or owner[1] != platform.node():
-        return True  # of another machine, or not ours
+        return True  # on another machine, or not ours
     try:
         os.kill(int(owner[2]), 0)
     except ProcessLookupError:
@@ -116,13 +126,13 @@ def _running(name: str) -> bool:
 
 
 def readable_as_others(path: Path) -> None:
-    """Give a file the rights that new files have; what safetensors writes only its owner could read."""
+    """Give a file the default permissions of new files; safetensors makes its files readable by the owner only."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def sha256_of_file(path: Path) -> str:
-    """Return the checksum of a file's content."""
+    """Return the SHA-256 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,55 +1,78 @@
-"""What all settings have in common: they are validated, frozen dataclasses that JSON can hold."""
+"""Settings: validated, frozen dataclasses that are written as TOML and JSON."""
 
 import dataclasses
+import inspect
+import typing
 from functools import wraps
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from resid.core.errors import InputError, nearest
 
 _C = TypeVar("_C")
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Settings:
-    """Base of the settings, each a class that `checked` decorates."""
+    """Base class of all settings; every subclass is decorated with `validated`."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    renamed: ClassVar[dict[str, str]] = {}  # old name of a setting → its name now
 
-    def changed(self, **values: Any) -> Self:
-        """Return a copy with other values, which are checked as well; text is read as what is wanted."""
+    def replace(self, **values: Any) -> Self:
+        """Return a copy with some values replaced and validated; strings are converted to the expected type."""
         return type(self)(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | values)
 
-    def plain(self) -> dict[str, Any]:
-        """Return the settings as JSON can hold them."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dictionary of JSON values."""
         values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
         return values
 
 
 @dataclass_transform(frozen_default=True)
-def checked(cls: type[_C]) -> type[_C]:
-    """Make a class a frozen dataclass whose values are checked: one that cannot be used is an `InputError`."""
+def validated(cls: type[_C]) -> type[_C]:
+    """Make a class a frozen dataclass that raises an `InputError` for unknown names and invalid values."""
     made: Any = dataclass(frozen=True)(cls)
     build = made.__init__
+    renamed = {old: new for base in reversed(made.__mro__) for old, new in getattr(base, "renamed", {}).items()}
 
     @wraps(build)
     def init(self: Any, *values: Any, **named: Any) -> None:
         names = [field.name for field in dataclasses.fields(made)]
         if unknown := [name for name in named if name not in names]:
-            there = f"; there are {', '.join(names)}" if names else ", nor any other"
-            raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}{there}.")
+            if new := renamed.get(unknown[0]):
+                raise InputError(f"the setting '{unknown[0]}' is now called '{new}'.")
+            available = f"; available settings: {', '.join(names)}" if names else ", and there are no others"
+            raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}{available}.")
         try:
             build(self, *values, **named)
         except ValidationError as error:
             first = error.errors()[0]
-            if not first["loc"]:  # settings that do not go together
+            if not first["loc"]:  # a combination of settings
                 raise InputError(f"{first['msg'].removeprefix('Value error, ')}.") from error
-            raise InputError(
-                f"the setting '{first['loc'][0]}' cannot be {first['input']!r}: {first['msg']}."
-            ) from error
+            raise InputError(f"invalid value {first['input']!r} for '{first['loc'][0]}': {first['msg']}.") from error
 
     made.__init__ = init
     decorated: type[_C] = made
     return decorated
+
+
+def settings_of_estimator(cls: type) -> type[Settings]:
+    """Build the settings class of a scikit-learn estimator from its constructor; `random_state` becomes `seed`."""
+    hints = typing.get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    annotations: dict[str, Any] = {}
+    namespace: dict[str, Any] = {
+        "__doc__": f"Settings of `{cls.__name__}`: the arguments of its constructor.",
+        "__module__": cls.__module__,
+        "__annotations__": annotations,
+        "renamed": getattr(cls, "renamed", {}),
+    }
+    for name, parameter in list(inspect.signature(cls).parameters.items()):
+        name, hint, default = ("seed", Seed, 0) if name == "random_state" else (name, hints[name], parameter.default)
+        annotations[name] = hint
+        namespace[name] = default
+    annotations["renamed"] = ClassVar[dict[str, str]]
+    return validated(type(f"{cls.__name__}Settings", (Settings,), namespace))

@@ -1,4 +1,4 @@
-"""Data: tables → Dataset. Read and check tables, prepare them, split histories, make batches."""
+"""Data: from tables to a Dataset. Reads and validates tables, preprocesses them, splits histories and builds batches."""
 
 from resid.data.batches import (
     PADDING,

@@ -1,10 +1,9 @@
-"""Amazon product reviews of 2023, 2018 and 2014: the raw files as published → Dataset.
+"""Amazon product reviews of 2023, 2018 and 2014: from the published raw files to a Dataset.
 
-The paper's ten data sets are of 2023. After preparation their counts stand beside the paper's, which is the one
-hard check of the data that can be made before training.
+The ten data sets of the paper are from the 2023 release. Their counts after preprocessing are compared with the paper's,
+the only hard check of the data before training.
 """
 
-import difflib
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,8 @@ from urllib.parse import quote
 
 import polars as pl
 
+from resid.core.errors import InputError, nearest
+from resid.core.progress import Progress, Silent
 from resid.data.dataset import Dataset
 from resid.data.engines import as_frame
 from resid.data.jsonl import read_jsonl
@@ -20,18 +21,18 @@ from resid.data.prepare import prepare
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
 from resid.data.tables import Table
-from resid.core.errors import InputError
-from resid.core.progress import Progress, Silent
 
+PUBLISHED = "resid-published"  # the processed data of the paper's authors, see `published`
 _HOST = "https://mcauleylab.ucsd.edu/public_datasets/data"
 
 
 @dataclass(frozen=True)
 class Release:
-    """One year's files: where they are, what they are called, and what their columns mean.
+    """The files of one release: their addresses, names and columns.
 
-    `reviews` and `five_core` are addresses below `base` with ``{name}`` for the category; `columns` are user, item
-    and timestamp; `store` and `categories` are columns of the metadata, `extras` others that can be kept.
+    `reviews`, `five_core` and `metadata` are paths relative to `base`, with ``{name}`` for the category. `columns` maps
+    user, item and timestamp to columns of the reviews; `store` and `categories` are columns of the metadata, and `extras`
+    further columns that can be kept.
     """
 
     base: str
@@ -46,7 +47,7 @@ class Release:
     dialect: str = "json"
 
     def addresses(self, name: str, five_core: bool, mirror: str | None = None) -> list[str]:
-        """Return the addresses of the interactions and the metadata of a category."""
+        """Return the URLs of the interactions and the metadata of a category."""
         base = (mirror or self.base).rstrip("/")
         return [
             f"{base}/{path.format(name=quote(name))}"
@@ -84,13 +85,13 @@ RELEASES = {
         columns=_OLD_COLUMNS,
         store="brand",
         categories="categories",
-        category_type=pl.List(pl.List(pl.String)),  # every path that leads to the item; the first is taken
+        category_type=pl.List(pl.List(pl.String)),  # all paths of the item; the first is used
         dialect="literal",
         extras={"title": pl.String, "price": pl.String, "description": pl.String},
     ),
 }
 
-# Users, items and interactions of the paper's table of data sets.
+# Number of users, items and interactions in the paper.
 PAPER_COUNTS = {
     "Musical_Instruments": (57_359, 23_742, 490_522),
     "Video_Games": (94_515, 24_685, 772_218),
@@ -110,7 +111,7 @@ def prepare_amazon(
     name: str,
     raw: str | Path,
     *,
-    category_root: Literal["keep", "drop"] = "keep",
+    category_root: Literal["keep", "drop"] | None = None,
     keep: tuple[str, ...] = ("title",),
     skip_bad_lines: bool = False,
     engine: Literal["polars", "spark"] | None = None,
@@ -118,26 +119,27 @@ def prepare_amazon(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Dataset:
-    """Prepare a category of Amazon reviews with the fields store, cat1, cat2 and cat3.
+    """Prepare a category of the Amazon reviews with the fields store, cat1, cat2 and cat3.
 
     Parameters
     ----------
     release
         ``"amazon-2023"``, ``"amazon-2018"`` or ``"amazon-2014"``.
     name
-        The category as the files call it, for example ``"Musical_Instruments"``.
+        The category as in the file names, for example ``"Musical_Instruments"``.
     raw
-        The folder with the files as published: the 5-core interactions if they are there, otherwise the raw reviews;
-        and the metadata. Each may be gzipped or not.
+        The folder with the published files: the 5-core interactions if they exist, otherwise the raw reviews, and the
+        metadata. All of them may be gzipped.
     category_root
-        Whether the first name of a category path is level 1 (``"keep"``) or left out (``"drop"``).
+        Whether to keep the first name of every category path as level 1, or to drop it. By default ``"drop"`` for the
+        ten data sets of the paper, whose fields do not include the constant root, and ``"keep"`` otherwise.
     keep
-        Further metadata to carry along: title, price, description, ….
+        Further columns of the metadata to store: title, price, description, ….
     skip_bad_lines, engine, scratch, progress
-        As in `Dataset.from_tables`. With Spark the metadata is still read here: it is the catalogue, not the log.
+        As in `Dataset.from_tables`. The metadata is always read with Polars.
     **settings
-        The settings of `Dataset.from_tables`: k_core, missing, min_interactions, …. Items without metadata lack their
-        fields.
+        Settings of `Dataset.from_tables`: k_core, missing, min_interactions, …. The fields of items without metadata are
+        missing.
 
     Raises
     ------
@@ -147,7 +149,9 @@ def prepare_amazon(
     progress = progress or Silent()
     published = find_release(release)
     if unknown := [column for column in keep if column not in published.extras]:
-        raise InputError(f"'{unknown[0]}' cannot be kept; the metadata of {release} has {', '.join(published.extras)}.")
+        raise InputError(f"'{unknown[0]}' cannot be kept; the columns of {release} are {', '.join(published.extras)}.")
+    if category_root is None:
+        category_root = "drop" if release == "amazon-2023" and name in PAPER_COUNTS else "keep"
     prepare_settings = PrepareSettings(
         **settings | {"fields": ("store", "categories"), "keep": tuple(keep), "unlisted_items": "missing"}
     )
@@ -169,32 +173,32 @@ def prepare_amazon(
 
 
 def find_release(release: str) -> Release:
-    """Look a release up by name."""
+    """Return a release by name."""
     if release not in RELEASES:
-        raise InputError(f"'{release}' is not known; there are {', '.join(RELEASES)}.")
+        raise InputError(
+            f"unknown data set '{release}'{nearest(release, RELEASES)}; choose from {', '.join(RELEASES)}."
+        )
     return RELEASES[release]
 
 
 def compare_with_paper(release: str, name: str, data: Dataset) -> dict[str, tuple[int, int]] | None:
-    """Return users, items and interactions here and in the paper, or None for a set that the paper does not use."""
-    if release != "amazon-2023" or name not in PAPER_COUNTS:
+    """Return the number of users, items and interactions here and in the paper, or None for other data sets."""
+    if release not in ("amazon-2023", PUBLISHED) or name not in PAPER_COUNTS:
         return None
     here = (data.n_users, data.n_items, data.n_interactions)
     return dict(zip(("users", "items", "interactions"), zip(here, PAPER_COUNTS[name], strict=True), strict=True))
 
 
 def _find(raw: Path, names: list[str], release: str, category: str) -> Path:
-    """Return the first of the files that is there, gzipped or not."""
+    """Return the first file that exists, gzipped or not."""
     wanted = [variant for name in names for variant in (name, name.removesuffix(".gz"))]
     for name in wanted:
         if (raw / name).is_file():
             return raw / name
     present = [file.name for file in raw.iterdir()] if raw.is_dir() else []
-    close = difflib.get_close_matches(names[-1], present, n=1)
-    hint = f", did you mean '{close[0]}'" if close else ""
     raise InputError(
-        f"{raw}: there is no {' or '.join(names)} here{hint}; "
-        f"fetch it with: resid download {release} {category} --raw {shlex.quote(str(raw))}"
+        f"{raw}: there is no {' or '.join(names)}{nearest(names[-1], present)}; "
+        f"download it with: resid download {release} {category} --raw {shlex.quote(str(raw))}"
     )
 
 
@@ -207,7 +211,7 @@ def _read_metadata(
     log: Table,
     progress: Progress,
 ) -> Table:
-    """Read the metadata into the columns item, store, categories and those to keep, the first row of each item."""
+    """Read the columns item, store, categories and those to keep, and the first row of every item."""
     item = release.columns["item"]
     schema = {item: pl.String, release.store: pl.String, release.categories: release.category_type}
     schema |= {column: release.extras[column] for column in keep}

@@ -107,7 +107,7 @@ class Catalogue:
         """Return everything but the item table and the counts, ready for JSON."""
         return {
             "field_names": list(self.field_names),
-            "prepare": self.settings.plain(),
+            "prepare": self.settings.to_dict(),
             "fingerprint": self.fingerprint,
         }
 

@@ -1,12 +1,12 @@
-"""The Dataset: what every later stage reads. Histories, item fields and vocabularies, in memory or memory-mapped.
+"""The Dataset: histories, item fields and vocabularies, the input of every later stage. In memory or memory-mapped.
 
-On disk it is a folder (`docs/data-format.md`)::
+On disk it is a folder (see `docs/data-format.md`)::
 
-    dataset.json     settings, the counts of every step, checksums; written last
+    dataset.json     settings, counts after every step, checksums; written last
     users.parquet    user                          row = user index
     items.parquet    item, fields, kept columns    row = item index
     fields.npy       (items, fields) int32         0 = missing, v = the v-th value of the field in sorted order
-    sequence.npy     (interactions,) int32         the item indices of all histories, one user after the other
+    sequence.npy     (interactions,) int32         item indices of all histories, one user after another
     offsets.npy      (users + 1,) int64            user u's history is sequence[offsets[u]:offsets[u + 1]]
 """
 
@@ -22,14 +22,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from resid.core.errors import InputError, as_path
 from resid.core.files import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.core.progress import Progress
 from resid.data.catalogue import Catalogue, lookup
 from resid.data.settings import PrepareSettings
-from resid.data.splits import Split, in_training, split_windows
-from resid.core.errors import InputError, as_path
-from resid.core.progress import Progress
+from resid.data.splits import Split, find_unseen_targets, in_training, split_windows
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "dataset.json"
 _ARRAYS = ("fields", "sequence", "offsets")
 _TABLES = ("users", "items")
@@ -37,28 +37,28 @@ _FILES = (*(f"{name}.npy" for name in _ARRAYS), *(f"{name}.parquet" for name in 
 
 
 class Dataset:
-    """Chronological histories of users over a catalogue of items with fields.
+    """Chronological user histories and a catalogue of items with fields.
 
-    Made by `from_tables` or `load`, not by hand. Users and items are numbered from 0 in the order of their ids.
+    Created by `from_tables` or `load`. Users and items have indices from 0 in the sorted order of their ids.
 
     Attributes
     ----------
     sequence : ndarray of int32, shape (n_interactions,)
-        The item indices of all histories, one user after the other, each in chronological order.
+        Item indices of all histories, one user after another, each in chronological order.
     offsets : ndarray of int64, shape (n_users + 1,)
-        Where each user's history begins in `sequence`.
+        Start of every user's history in `sequence`.
     fields : ndarray of int32, shape (n_items, n_fields)
-        Field values as codes: 0 is missing, v the v-th value of `vocabulary(field)`, counted from 1.
+        Field values as codes: 0 is missing, v is the v-th value of `vocabulary(field)`, counted from 1.
     field_names : tuple of str
     settings : PrepareSettings
     steps : list of dict
-        Users, items and interactions left after every step of the preparation.
+        Number of users, items and interactions after every preprocessing step.
     notes : dict
-        What the preparation counted besides: duplicates, skipped lines, unseen targets.
+        Other counts of the preprocessing: duplicates, skipped lines, unseen targets.
     fingerprint : str
-        A checksum of content and settings, the same for the same data whatever frame or engine it came through.
+        Checksum of content and settings. It does not depend on the file format, frame library or engine of the input.
     folder : Path or None
-        Where it was saved or loaded.
+        Where the Dataset was saved or loaded.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Dataset:
         path_levels: int = 3,
         qualify_paths: bool = True,
         unlisted_items: Literal["error", "missing"] = "error",
-        add_unseen_targets: bool = False,
+        unseen_targets: Literal["keep", "drop", "train"] = "keep",
         skip_bad_lines: bool = False,
         engine: Literal["polars", "spark"] | None = None,
         scratch: str | Path | None = None,
@@ -107,51 +107,56 @@ class Dataset:
     ) -> "Dataset":
         """Prepare an interaction log and an item table.
 
-        In this order: k-core; items that lack a field; users with too short a history; chronological histories,
-        ties in the order of the file.
+        Preprocessing applies, in this order: the k-core filter, the filter of items with missing fields, the filter of
+        users with short histories, and the chronological sort of every history. Ties keep the order of the file.
 
         Parameters
         ----------
         interactions
-            A path (Parquet file or folder, CSV, TSV or JSON lines, the last three also gzipped), or a pandas,
+            A path (Parquet file or folder, CSV, TSV or JSON lines; the text formats may be gzipped), or a pandas,
             Polars, PyArrow, DuckDB or Spark frame, with the columns `user`, `item` and `timestamp`. Ids are text or
-            integers, timestamps numbers or dates.
+            integers, timestamps are numbers or dates.
         items
-            The same kinds, with one row per item: `item` and its fields. None if there are no fields.
+            A path or frame of the same kinds with one row per item: the column `item` and the fields. None if there are
+            no fields.
         fields
-            The columns of `items` that describe an item: text, integers, or lists (a category path). A list
-            column `categories` becomes `cat1`, `cat2`, …; any other list column `x` becomes `x1`, `x2`, ….
+            The columns of `items` to use as fields: text, integers, or lists (a category path). A list column
+            `categories` becomes `cat1`, `cat2`, …; any other list column `x` becomes `x1`, `x2`, ….
         columns
-            Other names for the columns, for example ``{"user": "reviewer", "item": "asin"}``.
+            Column names of your tables, for example ``{"user": "reviewer", "item": "asin"}``.
         keep
-            Further columns of `items` to carry along. By default `title`, if there is one.
+            Further columns of `items` to store in the Dataset. By default `title`, if it exists.
         k_core
-            Users and items with fewer interactions are removed until none is left; 1 keeps all.
+            Users and items with fewer interactions are removed repeatedly until all have this many; 1 keeps everything.
         missing
-            ``"drop"`` removes items that lack a field (the paper's way); ``"keep"`` makes "missing" a value.
+            ``"drop"`` removes items with a missing field, as in the paper; ``"keep"`` treats "missing" as a value.
         min_interactions
-            Users with fewer interactions after that are removed; 3 is the least that can be split.
+            Users with fewer interactions after these filters are removed; at least 3, the minimum for the splits.
         max_length
-            The length of a window, its target included.
+            Maximum number of items in a window, including its target.
         path_levels
-            How many levels of a list column become fields.
+            Number of levels of a list column that become fields.
         qualify_paths
-            Whether a level's value includes the levels above it, so that "Strings" under two parents are two
-            values.
+            Whether the value of a level includes the levels above it, so that "Strings" under two parents is two
+            different values.
         unlisted_items
-            ``"error"`` refuses items of the log that have no row in `items`; ``"missing"`` treats them as items
-            that lack every field.
-        add_unseen_targets
-            Add validation and test targets that never occur in training as training targets: the paper's
-            wording read literally. It shows the model test labels; for comparison only.
+            What to do with items of the log that have no row in `items`: ``"error"``, or ``"missing"`` to treat all of
+            their fields as missing.
+        unseen_targets
+            What to do with validation and test targets that no training history contains. ``"keep"`` evaluates them;
+            models know these items from the catalogue only. ``"drop"`` moves their windows from the evaluation to the
+            training split, as in the published data of the paper; the user then has no window in that split. If only
+            the test target of a user is moved, its history leaves the validation target out, so that training never
+            sees an item that is still to be predicted. ``"train"`` adds the windows to the training split and still
+            evaluates them, which leaks test labels; for comparison only. `notes` counts these targets.
         skip_bad_lines
-            Leave out, and count, lines of a JSON-lines file that are not JSON objects.
+            Skip and count lines of a JSON-lines file that are not JSON objects, instead of raising an error.
         engine
-            ``"spark"`` reads paths with Spark; a frame brings its own engine.
+            ``"spark"`` reads paths with Spark; frames are processed by their own engine.
         scratch
-            With Spark: a folder that workers and driver share, for the encoded histories on their way.
+            For Spark: a folder shared by the workers and the driver, for temporary files.
         progress
-            Is told what goes on; by default nothing is shown.
+            Receives progress updates; silent by default.
 
         Returns
         -------
@@ -160,12 +165,12 @@ class Dataset:
         Raises
         ------
         InputError
-            A `ValueError` whose message names the table, the column and the first rows that are wrong.
+            A `ValueError` that names the table, the column and the first invalid rows.
         """
-        from resid.data.prepare import prepare_tables  # prepare makes Datasets, so it imports this module
+        from resid.data.prepare import prepare_tables  # prepare imports this module
 
         if isinstance(fields, str) or isinstance(keep, str):
-            raise InputError("fields and keep are lists of column names; write ['store'] for one.")
+            raise InputError("fields and keep must be lists of column names, for example ['store'].")
         return prepare_tables(
             interactions,
             items,
@@ -179,7 +184,7 @@ class Dataset:
                 path_levels=path_levels,
                 qualify_paths=qualify_paths,
                 unlisted_items=unlisted_items,
-                add_unseen_targets=add_unseen_targets,
+                unseen_targets=unseen_targets,
             ),
             columns=columns,
             skip_bad_lines=skip_bad_lines,
@@ -189,41 +194,46 @@ class Dataset:
         )
 
     @property
+    def digest(self) -> str:
+        """The fingerprint, by which stages of a run identify their input."""
+        return self.fingerprint
+
+    @property
     def n_users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return len(self.offsets) - 1
 
     @property
     def n_items(self) -> int:
-        """How many items the catalogue has."""
+        """Number of items in the catalogue."""
         return len(self.fields)
 
     @property
     def n_interactions(self) -> int:
-        """How many interactions the histories hold together."""
+        """Total number of interactions in the histories."""
         return len(self.sequence)
 
     @property
     def user_ids(self) -> pl.Series:
-        """The users' ids as they came, in the order of their indices."""
+        """The original user ids in index order."""
         return self._tables["users"]["user"]
 
     @property
     def item_ids(self) -> pl.Series:
-        """The items' ids as they came, in the order of their indices."""
+        """The original item ids in index order."""
         return self._tables["items"]["item"]
 
     @property
     def item_table(self) -> pl.DataFrame:
-        """The items with their fields (null = missing) and kept columns, in the order of their indices."""
+        """The items with their fields (null = missing) and kept columns, in index order."""
         return self._tables["items"]
 
     def item_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
-        """Find items by id; -1 where an id is not in the catalogue."""
+        """Return the index of every item id, -1 for an unknown id."""
         return self.catalogue.find(ids)
 
     def user_indices(self, ids: Iterable[Any]) -> NDArray[np.int64]:
-        """Find users by id; -1 where an id is not known."""
+        """Return the index of every user id, -1 for an unknown id."""
         return lookup(self._user_positions, ids)
 
     @cached_property
@@ -232,11 +242,19 @@ class Dataset:
 
     @cached_property
     def training_counts(self) -> NDArray[np.int64]:
-        """How often each item stands in the training part of the histories, shape (n_items,)."""
-        return np.bincount(self.sequence[in_training(self.sequence, self.offsets)], minlength=self.n_items)
+        """How often each item occurs in the training part of the histories, shape (n_items,).
+
+        Targets that `unseen_targets` moves or adds to the training split are included.
+        """
+        counts = np.bincount(self.sequence[in_training(self.sequence, self.offsets)], minlength=self.n_items)
+        if self.settings.unseen_targets != "keep":
+            unseen = find_unseen_targets(self.sequence, self.offsets, self.n_items)
+            for back, name in enumerate(("test", "validation"), 1):
+                counts += np.bincount(self.sequence[self.offsets[1:] - back][unseen[name]], minlength=self.n_items)
+        return counts
 
     def history(self, user: int) -> NDArray[np.int32]:
-        """Return the whole history of a user index as item indices, validation and test items included."""
+        """Return the complete history of a user index as item indices, including the validation and test targets."""
         return np.asarray(self.sequence[self.offsets[user] : self.offsets[user + 1]])
 
     @cached_property
@@ -250,7 +268,7 @@ class Dataset:
 
     @cached_property
     def field_sizes(self) -> tuple[int, ...]:
-        """The number of codes of each field, code 0 for "missing" included."""
+        """The number of codes of every field, including code 0 for "missing"."""
         return tuple(int(self.fields[:, column].max()) + 1 for column in range(len(self.field_names)))
 
     @cached_property
@@ -260,33 +278,36 @@ class Dataset:
             self.offsets,
             self.n_items,
             self.settings.max_length,
-            add_unseen_targets=self.settings.add_unseen_targets,
+            unseen_targets=self.settings.unseen_targets,
             fingerprint=self.fingerprint,
         )
 
     @property
     def train(self) -> Split:
-        """Windows whose target is before the last two items of its history."""
+        """One window per item of a history, except the first and the last two; see also `unseen_targets`."""
         return self._splits["train"]
 
     @property
     def validation(self) -> Split:
-        """One window per user, whose target is the last item but one."""
+        """One window per user, whose target is the second-last item; see also `unseen_targets`."""
         return self._splits["validation"]
 
     @property
     def test(self) -> Split:
-        """One window per user, whose target is the last item; the validation item belongs to its history."""
+        """One window per user, whose target is the last item; its history includes the validation target.
+
+        With ``unseen_targets="drop"``, users whose target was moved to the training split have no window.
+        """
         return self._splits["test"]
 
     def windows(self, split: str) -> Split:
         """Return the windows of ``"train"``, ``"validation"`` or ``"test"``."""
         if split not in self._splits:
-            raise InputError(f"there is no split '{split}'; there are {', '.join(self._splits)}.")
+            raise InputError(f"there is no split '{split}'; the splits are {', '.join(self._splits)}.")
         return self._splits[split]
 
     def info(self) -> dict[str, Any]:
-        """Return counts, fields and history lengths as plain values, ready for JSON."""
+        """Return counts, fields and history lengths as JSON values."""
         lengths = np.diff(self.offsets)
         quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.95, 1])
         return {
@@ -313,26 +334,26 @@ class Dataset:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write the Dataset to a folder, whole or not at all; a Dataset that is there already is replaced.
+        """Write the Dataset to a folder atomically; an existing Dataset is replaced.
 
         Raises
         ------
         InputError
-            If the folder holds something other than a Dataset, or the disk is full.
+            If the folder contains anything but a Dataset, or the disk is full.
         """
         folder = Path(folder)
         refuse_foreign_folder(folder, MANIFEST)
         with atomic_folder(folder) as partial:
             for name in _ARRAYS:
                 with (partial / f"{name}.npy").open("wb") as file:
-                    # Without the file itself, NumPy writes through Python, which tells a full disk from other errors.
+                    # Writing through Python, not through the file handle, gives a proper error when the disk is full.
                     np.save(cast(Any, SimpleNamespace(write=file.write)), getattr(self, name), allow_pickle=False)
             for name in _TABLES:
                 self._tables[name].rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
             manifest = {
                 "format": FORMAT,
                 "fingerprint": self.fingerprint,
-                "settings": self.settings.plain(),
+                "settings": self.settings.to_dict(),
                 "field_names": self.field_names,
                 "steps": self.steps,
                 "notes": self.notes,
@@ -351,36 +372,39 @@ class Dataset:
         Parameters
         ----------
         folder
-            As given to `save`.
+            A folder written by `save` or ``resid prepare``.
         verify
-            Compare the checksum of every file, which reads all of them; their sizes are compared in any case.
+            Also verify the checksum of every file, which reads all of them; file sizes are always checked.
 
         Raises
         ------
         InputError
-            If the folder is not a Dataset, is damaged, or was written by a newer version.
+            If the folder is not a Dataset, is damaged, or was written by another version.
         """
         folder = as_path(folder)
         if not folder.exists():
-            raise InputError(f"{folder}: there is no such folder; make a Dataset with 'resid prepare'.")
+            raise InputError(f"{folder}: there is no such folder; create a Dataset with 'resid prepare'.")
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            version, files = manifest["format"], manifest["files"]
-            sizes = {name: files[name]["bytes"] for name in _FILES}
+            version, files = int(manifest["format"]), manifest["files"]
+            if version == FORMAT:
+                sizes = {name: files[name]["bytes"] for name in _FILES}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(
-                f"{folder}: not a Dataset, it has no {MANIFEST}; make one with 'resid prepare'."
+                f"{folder}: not a Dataset, {MANIFEST} is missing; create one with 'resid prepare'."
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder / MANIFEST}: damaged ({error}); prepare the Dataset again.") from error
         if version != FORMAT:
+            older = "an older version of resid; prepare the Dataset again"
+            newer = "a newer version of resid; update resid or prepare the Dataset again"
             raise InputError(
-                f"{folder}: format {version} is not known here, {FORMAT} is; update resid or prepare again."
+                f"{folder}: format {version} of the Dataset was written by {older if version < FORMAT else newer}."
             )
         for name, size in sizes.items():
             file = folder / name
-            whole = file.is_file() and file.stat().st_size == size
-            if not whole or (verify and sha256_of_file(file) != files[name]["sha256"]):
+            complete = file.is_file() and file.stat().st_size == size
+            if not complete or (verify and sha256_of_file(file) != files[name]["sha256"]):
                 raise InputError(f"{file}: missing or damaged; prepare the Dataset again.")
         try:
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
@@ -401,7 +425,7 @@ class Dataset:
 
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256()
-        settings = self.settings.plain()
+        settings = self.settings.to_dict()
         digest.update(json.dumps([FORMAT, settings, self.field_names], sort_keys=True).encode())
         for name in _ARRAYS:
             array = np.ascontiguousarray(getattr(self, name))
@@ -422,6 +446,6 @@ class Dataset:
 
 
 def require_dataset(data: object) -> None:
-    """Raise an `InputError` unless this is a Dataset, rather than a path for example."""
+    """Raise an `InputError` unless `data` is a Dataset, and not a path for example."""
     if not isinstance(data, Dataset):
-        raise InputError(f"a Dataset is needed, not a {type(data).__name__}; see Dataset.load.")
+        raise InputError(f"expected a Dataset, got a {type(data).__name__}; open a folder with Dataset.load.")

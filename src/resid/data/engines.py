@@ -1,7 +1,7 @@
-"""The two engines that work on tables: Polars in this process, Spark when the log outgrows a machine.
+"""Table engines: Polars in this process, or Spark for logs that exceed one machine.
 
-Everything that both can do alike is written once, in Narwhals, in `tables` and `prepare`. What is here is the
-rest: how rows are numbered, materialised, brought to the driver and taken back, and how histories leave.
+`tables` and `prepare` are written once in Narwhals. This module contains the operations that differ between the engines:
+numbering rows, materializing, collecting and uploading frames, and reading out the histories.
 """
 
 import tempfile
@@ -13,8 +13,8 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
-from resid.core.files import temporary_folder
 from resid.core.errors import InputError, explain_full_disk
+from resid.core.files import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
@@ -22,78 +22,80 @@ if TYPE_CHECKING:
 
 Frame = nw.LazyFrame[Any]  # over Polars or Spark
 
-ROW = "__row__"  # the column that keeps the order of the file
+ROW = "__row__"  # column with the row numbers, which preserves the order of the file
 ISO_DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 
 
 def as_frame(native: Any) -> Frame:
-    """Wrap a lazy frame of Polars or Spark."""
+    """Wrap a Polars or Spark lazy frame."""
     frame: Frame = nw.from_native(native)
     return frame
 
 
 class Engine(Protocol):
-    """What preparation needs of an engine beyond Narwhals."""
+    """Operations that the preprocessing needs beyond Narwhals."""
 
     name: str
 
     def number_rows(self, frame: Frame) -> Frame:
-        """Add the column `ROW`: it sorts in file order."""
+        """Add the column `ROW`, which sorts in file order."""
 
     def compact(self, frame: Frame) -> Frame:
-        """Give the columns `user` and `item` the form that the engine groups and joins fastest."""
+        """Convert the columns `user` and `item` to the type that the engine groups and joins fastest."""
 
     def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Turn ISO 8601 text into dates with times, null where it is neither a date nor a date with a time."""
+        """Parse ISO 8601 dates, with or without a time; anything else becomes null."""
 
     def materialize(self, frame: Frame) -> Frame:
-        """Compute the frame now, so that what follows does not compute it again."""
+        """Compute the frame now, so that later operations do not recompute it."""
 
     def collect(self, frame: Frame) -> pl.DataFrame:
-        """Bring a small frame to the driver."""
+        """Collect a small frame on the driver."""
 
     def upload(self, frame: pl.DataFrame) -> Frame:
-        """Take a small frame from the driver to where the log is, compacted like the log."""
+        """Send a small frame from the driver to the engine, compacted like the log."""
 
     def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
-        """Replace the ids of a column, all of which are in `ids`, by their positions there, as int32."""
+        """Replace the ids of a column by their int32 positions in `ids`, which contains all of them."""
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
-        """Say where the offending `rows` of a table stand: their numbers if they have any, else their values."""
+        """Describe rows in an error message: by their numbers if they have any, otherwise by their values."""
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
-        """Yield the columns `user` and `item` of the encoded log, of that many rows, by user, timestamp and `ROW`."""
+        """Yield the columns `user` and `item` of the encoded log, sorted by user, timestamp and `ROW`."""
 
 
 def join_positions(engine: Engine, frame: Frame, column: str, ids: pl.Series) -> Frame:
-    """Do what `Engine.encode` says with a join, which every engine can."""
+    """Implement `Engine.encode` with a join."""
     positions = pl.DataFrame({column: ids, "position": np.arange(len(ids), dtype=np.int32)})
     return frame.join(engine.upload(positions), on=column).drop(column).rename({"position": column})
 
 
 class PolarsEngine:
-    """Works in this process, on all its cores."""
+    """Runs in this process on all cores."""
 
     name = "polars"
 
     def number_rows(self, frame: Frame) -> Frame:
-        """Count the rows from 1, unless the reader has already given them their line numbers."""
+        """Add row numbers from 1, unless the reader has already numbered the lines."""
         if ROW in frame.collect_schema():
             return frame
         return as_frame(frame.to_native().with_row_index(ROW, offset=1))
 
     def compact(self, frame: Frame) -> Frame:
-        """Turn text ids into categories: 4 bytes each, and grouped about five times faster than text."""
+        """Convert text ids to categoricals: 4 bytes each, and about five times faster to group than text."""
         schema = frame.collect_schema()
         text = [column for column in ("user", "item") if schema.get(column) == nw.String]
         return frame.with_columns(nw.col(*text).cast(nw.Categorical)) if text else frame
 
     def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Complete the text to the one format that Polars then parses."""
+        """Normalize the text to one format and parse it with Polars."""
         text = pl.col(column).str.replace(" ", "T", literal=True)
-        whole = text + pl.when(text.str.contains("T")).then(pl.lit("")).otherwise(pl.lit("T00:00:00"))
-        whole = whole.str.replace(r"(T\d\d:\d\d)($|[Z+-])", "${1}:00${2}")
-        zoned = whole + pl.when(whole.str.contains(r"(Z|[+-]\d\d:?\d\d)$")).then(pl.lit("")).otherwise(pl.lit("Z"))
+        complete = text + pl.when(text.str.contains("T")).then(pl.lit("")).otherwise(pl.lit("T00:00:00"))
+        complete = complete.str.replace(r"(T\d\d:\d\d)($|[Z+-])", "${1}:00${2}")
+        zoned = complete + pl.when(complete.str.contains(r"(Z|[+-]\d\d:?\d\d)$")).then(pl.lit("")).otherwise(
+            pl.lit("Z")
+        )
         parsed = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%#z", time_unit="us", time_zone="UTC", strict=False)
         dates = pl.when(pl.col(column).str.contains(ISO_DATE)).then(parsed)
         return as_frame(frame.to_native().with_columns(dates.alias(column)))
@@ -103,16 +105,16 @@ class PolarsEngine:
         return as_frame(frame.to_native().collect().lazy())
 
     def collect(self, frame: Frame) -> pl.DataFrame:
-        """Collect; categories come back as text."""
+        """Collect the frame, with categoricals as text."""
         collected: pl.DataFrame = frame.to_native().with_columns(pl.col(pl.Categorical).cast(pl.String)).collect()
         return collected
 
     def upload(self, frame: pl.DataFrame) -> Frame:
-        """Compact the frame; it is already here."""
+        """Compact the frame, which is already in this process."""
         return self.compact(as_frame(frame.lazy()))
 
     def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
-        """Look the positions of categories up by their physical codes, in an array instead of a join."""
+        """Look up categoricals by their physical codes in an array instead of a join."""
         if frame.collect_schema()[column] != nw.Categorical:
             return join_positions(self, frame, column, ids)
         codes = ids.cast(pl.Categorical).to_physical().to_numpy()
@@ -122,30 +124,30 @@ class PolarsEngine:
         return as_frame(frame.to_native().with_columns(looked_up.alias(column)))
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
-        """Name the first rows by number."""
+        """Name the rows by number."""
         numbers = ", ".join(f"{row:,}" for row in rows[ROW].to_list())
         return f"{word}{'s' if len(rows) > 1 else ''} {numbers}"
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
-        """Sort and yield the whole log.
+        """Sort and yield the complete log.
 
-        A stable sort by one key after the other takes half the time of one by all three; eagerly, for the lazy
-        optimizer makes one of them.
+        Stable sorts by one key after another take half the time of one sort by all three keys. They are eager because the
+        lazy optimizer would merge them.
         """
         frame: pl.DataFrame = log.to_native().collect().sort(ROW)
         yield frame.sort("timestamp", maintain_order=True).select("user", "item").sort("user", maintain_order=True)
 
 
 class SparkEngine:
-    """Works where the Spark session works; the driver sees vocabularies and encoded histories only.
+    """Runs in a Spark session; the driver only receives vocabularies and encoded histories.
 
     Parameters
     ----------
     session
         The session that owns the frames.
     scratch
-        A folder that the workers can write and the driver can read; the histories pass through it. Without it,
-        the driver's folder for temporary files is taken, which is right for a local session alone.
+        A folder that the workers can write to and the driver can read from, for the encoded histories. By default the
+        driver's folder for temporary files, which works for local sessions only.
     """
 
     name = "spark"
@@ -157,31 +159,31 @@ class SparkEngine:
         self.scratch = (scratch or Path(tempfile.gettempdir())).resolve()
 
     def number_rows(self, frame: Frame) -> Frame:
-        """Order the rows by file and place in it, so that the order is that of one reader on one machine."""
+        """Add the file and the position in the file, which sorts in the order of a single reader."""
         from pyspark.sql import functions as f
 
-        name = f.url_decode(f.replace(f.input_file_name(), f.lit("+"), f.lit("%2B")))  # Spark escapes all but the plus
+        name = f.url_decode(f.replace(f.input_file_name(), f.lit("+"), f.lit("%2B")))  # Spark does not escape '+'
         place = f.struct(name.alias("file"), f.monotonically_increasing_id().alias("place"))
         return as_frame(frame.to_native().withColumn(ROW, place))
 
     def compact(self, frame: Frame) -> Frame:
-        """Leave the ids as they are: a vocabulary of the raw log has no place on the driver."""
+        """Return the frame unchanged: the vocabulary of the raw log may not fit on the driver."""
         return frame
 
     def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Complete the text, so that the session's time zone does not count, and let Spark cast it."""
+        """Add a time zone where there is none, so that the session's does not matter, and let Spark cast the text."""
         from pyspark.sql import functions as f
 
         native: SparkFrame = frame.to_native()
         text = native[column]
-        whole = f.when(text.rlike(r"\d[T ]\d"), text).otherwise(f.concat(text, f.lit("T00:00:00")))
-        whole = f.regexp_replace(whole, r"([T ]\d\d:\d\d)($|[Z+-])", "$1:00$2")
-        zoned = f.when(whole.rlike(r"(Z|[T ].*[+-]\d\d:?\d\d)$"), whole).otherwise(f.concat(whole, f.lit("Z")))
+        complete = f.when(text.rlike(r"\d[T ]\d"), text).otherwise(f.concat(text, f.lit("T00:00:00")))
+        complete = f.regexp_replace(complete, r"([T ]\d\d:\d\d)($|[Z+-])", "$1:00$2")
+        zoned = f.when(complete.rlike(r"(Z|[T ].*[+-]\d\d:?\d\d)$"), complete).otherwise(f.concat(complete, f.lit("Z")))
         dates = f.when(text.rlike(ISO_DATE), zoned.try_cast("timestamp"))
         return as_frame(native.withColumn(column, dates))
 
     def materialize(self, frame: Frame) -> Frame:
-        """Checkpoint on the workers, which also cuts the plan that grows with every round of the k-core."""
+        """Checkpoint on the workers, which also truncates the plan that grows with every round of the k-core."""
         return as_frame(frame.to_native().localCheckpoint())
 
     def collect(self, frame: Frame) -> pl.DataFrame:
@@ -195,16 +197,16 @@ class SparkEngine:
         return as_frame(self.session.createDataFrame(signed.to_arrow()))
 
     def encode(self, frame: Frame, column: str, ids: pl.Series) -> Frame:
-        """Join the positions."""
+        """Join the ids with their positions."""
         return join_positions(self, frame, column, ids)
 
     def point_at(self, rows: pl.DataFrame, word: str) -> str:
-        """Show the first rows themselves, for rows of a Spark frame have no number."""
+        """Show the values of the rows, because rows of a Spark frame have no numbers."""
         columns = [column for column in rows.columns if column != ROW]
         return f"{word}{'s' if len(rows) > 1 else ''} like " + ", ".join(map(str, rows.select(columns).to_dicts()))
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
-        """Write the encoded log in parts that are ranges of users, then read the parts in their order."""
+        """Write the encoded log in parts by ranges of users, then yield the parts in order."""
         parts = 1 + interactions // self._INTERACTIONS_PER_PART
         with explain_full_disk(self.scratch), temporary_folder(self.scratch, "resid-histories") as folder:
             ordered = log.to_native().repartitionByRange(parts, "user").sortWithinPartitions("user", "timestamp", ROW)
@@ -212,8 +214,8 @@ class SparkEngine:
             files = sorted(folder.glob("parts/part-*.parquet"))
             if not files:
                 raise InputError(
-                    f"{self.scratch}: the Spark workers' histories are not here; give a folder that the workers and "
-                    "the driver share as the scratch folder."
+                    f"{self.scratch}: the histories written by the Spark workers are missing; pass a scratch folder that "
+                    "the workers and the driver share."
                 )
             for file in files:
                 yield pl.read_parquet(file)

@@ -1,36 +1,37 @@
-"""Fields of items: scalar columns as they are, category paths cut into levels."""
+"""Item fields: scalar columns are used as they are, category paths are split into levels."""
 
 import polars as pl
 
+from resid.core.errors import InputError
 from resid.data.engines import ROW
 from resid.data.settings import PrepareSettings
 from resid.data.tables import Table, typed
-from resid.core.errors import InputError
 
 PATH_SEPARATOR = " > "
 
 
 def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
-    """Return the columns of the item table that become fields; the user must have named them."""
+    """Return the columns of the item table that become fields; raise an `InputError` if the user named none."""
     if settings.fields is None:
         shown = ", ".join(name for name in items.frame.collect_schema().names() if name != ROW)
         raise InputError(
-            f"{items.name}: name the columns that describe an item with fields (--fields), out of {shown}."
+            f"{items.name}: choose the columns to use as item fields with fields (--fields); it has {shown}."
         )
     return settings.fields
 
 
 def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) -> pl.DataFrame:
-    """Return one column per field, of text or integers; null where missing, which empty text is too.
+    """Return one column of text or integers per field; missing values and empty text are null.
 
     Parameters
     ----------
     items
-        The item table with the columns of `settings.fields`, shape (n_items, …).
+        The item table with the columns of `settings.fields`.
     settings
-        Says which columns, and how paths are cut.
+        Settings of the preprocessing.
     table
-        Where they come from; the values of an untyped one are integers if they are all written as such.
+        The table that `items` was read from, for error messages. Columns of an untyped table become integers if all of
+        their values are integers.
     """
     table_name = table.name
     columns: list[pl.Series] = []
@@ -47,7 +48,7 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) 
 
 
 def _scalar(values: pl.Series, table_name: str) -> pl.Series:
-    if values.dtype.is_float():  # pandas turns integers into decimals where one is missing
+    if values.dtype.is_float():  # pandas stores integers with missing values as floats
         values = values.fill_nan(None)
         if values.is_finite().all() and (values == values.round()).all():
             values = values.cast(pl.Int64)
@@ -58,8 +59,8 @@ def _scalar(values: pl.Series, table_name: str) -> pl.Series:
         return narrow if narrow.null_count() == values.null_count() else values.cast(pl.String)
     if values.dtype != pl.String:
         raise InputError(
-            f"{table_name}, column '{values.name}': a field holds text, integers or lists, not {values.dtype}; "
-            "put the values into classes first."
+            f"{table_name}, column '{values.name}': a field must be text, integers or lists, not {values.dtype}; "
+            "discretize the values first."
         )
     return _empty_is_missing(values)
 
@@ -69,11 +70,11 @@ def _empty_is_missing(values: pl.Series) -> pl.Series:
 
 
 def _path_levels(paths: pl.Series, settings: PrepareSettings, table_name: str) -> list[pl.Series]:
-    """Cut a path such as [Music, Guitars, Strings] into its first levels, each qualified by those above it."""
+    """Split a path such as [Music, Guitars, Strings] into its first levels, qualified by the levels above them."""
     inner = paths.dtype.inner  # type: ignore[attr-defined]
     if not (inner in (pl.String, pl.Categorical, pl.Enum, pl.Null) or inner.is_integer()):
         raise InputError(
-            f"{table_name}, column '{paths.name}': a category path is a list of text or integers, not of {inner}; "
+            f"{table_name}, column '{paths.name}': a category path must be a list of text or integers, not of {inner}; "
             "flatten the column."
         )
     stem = "cat" if paths.name.lower().startswith("categor") else paths.name
@@ -81,7 +82,7 @@ def _path_levels(paths: pl.Series, settings: PrepareSettings, table_name: str) -
     levels: list[pl.Series] = []
     for level in range(settings.path_levels):
         here = _empty_is_missing(paths.list.get(level, null_on_oob=True))
-        here = here.str.replace_all(PATH_SEPARATOR, " / ", literal=True)  # or two paths could read alike
+        here = here.str.replace_all(PATH_SEPARATOR, " / ", literal=True)  # keeps joined paths unambiguous
         if levels and settings.qualify_paths:
             here = levels[-1] + PATH_SEPARATOR + here
         elif levels:

@@ -1,7 +1,7 @@
-"""JSON lines, plain or gzipped, read in chunks: bounded memory, a progress bar, and the number of a bad line.
+"""Reader for JSON lines, plain or gzipped, in chunks: bounded memory, a progress bar, and line numbers in errors.
 
-Decompression (igzip) and parsing (Polars) run in native code; Python looks at single lines only where a chunk
-does not parse.
+Decompression (igzip) and parsing (Polars) run in native code; Python only inspects single lines of chunks that fail to
+parse.
 """
 
 import ast
@@ -21,12 +21,12 @@ import polars as pl
 from isal import igzip
 from isal.igzip_lib import IsalError
 
-from resid.data.engines import ROW
 from resid.core.errors import InputError
 from resid.core.progress import Progress, Silent
+from resid.data.engines import ROW
 
-_CHUNK = 8 * 2**20  # bytes of decompressed text parsed at a time: the fastest of 1 to 32 MB
-_AHEAD = 4  # chunks that may wait
+_CHUNK = 8 * 2**20  # bytes of decompressed text parsed at a time; the fastest of 1 to 32 MB
+_AHEAD = 4  # maximum number of chunks in the queue
 Schema = Mapping[str, Any]
 
 
@@ -43,33 +43,33 @@ def read_jsonl(
     Parameters
     ----------
     path
-        The file; `.gz` is decompressed on the way.
+        The file; `.gz` files are decompressed.
     columns
-        The columns to keep, with their types if a mapping, otherwise by the types in the first chunk of the
-        file; None keeps all. Numbers where the first chunk has text are read as text.
+        The columns to keep; None keeps all. A mapping gives their types, otherwise the first chunk of the file does.
+        Numbers are read as text if the first chunk has text in their place.
     dialect
         ``"json"``, or ``"literal"`` for lines that are Python dictionaries (the Amazon metadata of 2014).
     skip_bad_lines
-        Count the lines that are not objects and leave them out, instead of refusing the file.
+        Skip and count lines that are not objects, instead of raising an error.
     progress
-        Is told the bytes read of the file as it lies on disk.
+        Receives the number of bytes read from disk.
 
     Returns
     -------
     frame
-        The columns, and `ROW` with the number of each line, from 1.
+        The columns, and `ROW` with the line numbers, counted from 1.
     skipped
-        How many bad lines were left out.
+        Number of lines skipped.
 
     Raises
     ------
     InputError
-        With the number of the first line that is not an object, or for a gzip that is cut short.
+        If a line is not an object, with its number, or if a gzip file is truncated.
     """
     schema, names = (columns, None) if isinstance(columns, Mapping) else (None, columns)
     frames: list[pl.DataFrame] = []
     first_line, skipped = 1, 0
-    # This thread decompresses while others parse; both release the interpreter's lock. A short queue bounds memory.
+    # This thread decompresses while others parse; both release the GIL. A short queue bounds memory.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         waiting: deque[tuple[bytes, Future[tuple[pl.DataFrame | None, int]]]] = deque()
 
@@ -89,7 +89,7 @@ def read_jsonl(
         for chunk in _chunks(path, progress or Silent()):
             if schema is None:
                 schema = _infer(path, chunk, names, dialect)
-            if schema is None:  # not one good line yet
+            if schema is None:  # no valid line yet
                 _, bad = _parse_by_line(path, chunk, first_line, {}, dialect, skip_bad_lines)
                 skipped, first_line = skipped + bad, first_line + chunk.count(b"\n")
                 continue
@@ -99,12 +99,12 @@ def read_jsonl(
         while waiting:
             take()
     if not frames:
-        raise InputError(f"{path}: the file is empty, or has no good line; give one JSON object per line.")
+        raise InputError(f"{path}: the file has no valid lines; write one JSON object per line.")
     return pl.concat(frames), skipped
 
 
 def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
-    """Yield the decompressed text in pieces that end at a line's end."""
+    """Yield the decompressed text in chunks that end at the end of a line."""
     with (
         path.open("rb") as raw,
         progress.bar(f"Reading {path.name}", path.stat().st_size, unit="bytes") as advance,
@@ -120,15 +120,15 @@ def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
                 advance(raw.tell() - position)
                 position = raw.tell()
         except gzip.BadGzipFile as error:
-            raise InputError(f"{path}: this is not a gzip file; rename it, or fetch it again.") from error
+            raise InputError(f"{path}: not a gzip file; rename it, or download it again.") from error
         except (EOFError, OSError, IsalError) as error:
             raise InputError(
-                f"{path}: the gzip is cut short or damaged ({error}); fetch or write the file again."
+                f"{path}: the gzip file is truncated or damaged ({error}); download or write it again."
             ) from error
 
 
 def _infer(path: Path, chunk: bytes, names: list[str] | None, dialect: str) -> Schema | None:
-    """Take the types from a whole chunk; bad lines do not count here, and None says that there is no good one."""
+    """Infer the types from a chunk, ignoring invalid lines; return None if there are no valid ones."""
     try:
         inferred = pl.read_ndjson(chunk, infer_schema_length=None).schema
     except pl.exceptions.PolarsError:
@@ -140,13 +140,13 @@ def _infer(path: Path, chunk: bytes, names: list[str] | None, dialect: str) -> S
 
 
 def _column_type(inferred: Any) -> Any:
-    """Read a column of nothing but nulls as text, and integers beyond 2^63 in 64 bits."""
+    """Use text for columns that are all null, and unsigned 64-bit integers beyond 2^63."""
     replaced = {pl.Null: pl.String, pl.List(pl.Null): pl.List(pl.String), pl.Int128: pl.UInt64}
     return replaced.get(inferred, inferred)
 
 
 def _parse_at_once(chunk: bytes, schema: Schema, dialect: str) -> tuple[pl.DataFrame | None, int]:
-    """Parse a whole chunk natively, None where that cannot be done; also count its lines."""
+    """Parse a chunk in native code, or return None if that fails; also count its lines."""
     lines = int(np.count_nonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")))
     if dialect != "json":
         return None, lines
@@ -159,7 +159,7 @@ def _parse_at_once(chunk: bytes, schema: Schema, dialect: str) -> tuple[pl.DataF
 def _parse_by_line(
     path: Path, chunk: bytes, first_line: int, schema: Schema, dialect: str, skip_bad_lines: bool
 ) -> tuple[pl.DataFrame, int]:
-    """Go through a chunk line by line, to number the lines and to find the one to blame; count those left out."""
+    """Parse a chunk line by line, to number the lines and to find the invalid one; also count the skipped lines."""
     lines = _good_lines(path, chunk, first_line, dialect, skip_bad_lines)
     try:
         frame = (
@@ -169,7 +169,7 @@ def _parse_by_line(
         )
     except pl.exceptions.PolarsError as error:
         number, reason = _first_unfit(lines, schema)
-        raise InputError(f"{path}, line {number:,}: {reason}; mend the line or remove it.") from error
+        raise InputError(f"{path}, line {number:,}: {reason}; fix or remove the line.") from error
     return frame.with_columns(pl.Series(ROW, lines.numbers, dtype=pl.UInt32)), lines.skipped
 
 
@@ -181,7 +181,7 @@ class _Lines:
 
 
 def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_bad_lines: bool) -> _Lines:
-    """Go through a chunk line by line and keep the objects, as JSON, with their line numbers."""
+    """Return the lines of a chunk that are objects, as JSON, with their line numbers."""
     load = _strict_json if dialect == "json" else _python_literal
     text, numbers, skipped = [], [], 0
     for number, line in enumerate(chunk.split(b"\n"), first_line):
@@ -199,8 +199,8 @@ def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_ba
             skipped += 1
         else:
             raise InputError(
-                f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}), and each line "
-                "must be one; mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
+                f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}); "
+                "fix the line, or skip invalid lines with skip_bad_lines (--skip-bad-lines)."
             )
     return _Lines(text, numbers, skipped)
 
@@ -217,10 +217,10 @@ def _python_literal(line: bytes) -> Any:
 
 
 def _first_unfit(lines: _Lines, schema: Schema) -> tuple[int, str]:
-    """Find the first line whose values do not fit the schema."""
+    """Return the number of the first line that does not match the schema, and the reason."""
     for line, number in zip(lines.text, lines.numbers, strict=True):
         try:
             pl.read_ndjson(line, schema=dict(schema))
         except pl.exceptions.PolarsError as error:
             return number, str(error).splitlines()[0]
-    return lines.numbers[0], "the lines do not fit together"
+    return lines.numbers[0], "the lines have different types"

@@ -1,11 +1,11 @@
-"""Tables → Dataset, in the paper's order: k-core, items that lack a field, short users, histories.
+"""Preprocessing from tables to a Dataset, in the paper's order: k-core, missing fields, short histories, chronology.
 
-Written once in Narwhals, for Polars and Spark alike. The driver sees vocabularies, the item table of the items
-that are left, and the encoded histories; never the log.
+Written once in Narwhals for Polars and Spark. With Spark, the driver only holds vocabularies, the remaining rows of the
+item table and the encoded histories, never the log.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from resid.core.errors import InputError
+from resid.core.progress import Progress, Silent
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
-from resid.data.splits import unseen_targets
+from resid.data.splits import find_unseen_targets
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
-from resid.core.errors import InputError
-from resid.core.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ def prepare_tables(
     scratch: Path | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Open the tables and prepare them; see `Dataset.from_tables` for the arguments."""
+    """Open the tables and prepare them; `Dataset.from_tables` documents the arguments."""
     progress = progress or Silent()
     if engine not in (None, "polars", "spark"):
-        raise InputError(f"the engine cannot be {engine!r}; there are 'polars' and 'spark'.")
+        raise InputError(f"invalid engine {engine!r}: it must be 'polars' or 'spark'.")
     names = {column: column for column in _COLUMNS} | dict(columns or {})
     if unknown := names.keys() - set(_COLUMNS):
-        raise InputError(f"columns: '{min(unknown)}' cannot be mapped; the columns are {', '.join(_COLUMNS)}.")
+        raise InputError(f"columns: unknown key '{min(unknown)}'; the keys are {', '.join(_COLUMNS)}.")
     if len(set(names.values())) < len(names):
         raise InputError("columns: user, item and timestamp must be three different columns.")
     options: dict[str, Any] = {
@@ -67,32 +67,32 @@ def prepare_tables(
 def prepare(
     log: Table, items: Table | None, settings: PrepareSettings, names: Mapping[str, str], progress: Progress
 ) -> Dataset:
-    """Check the two tables and prepare them.
+    """Validate both tables and prepare them.
 
     Parameters
     ----------
     log
-        The interactions, with the columns that `names` gives for user, item and timestamp.
+        The interaction log.
     items
-        The item table, of the same engine as the log, or None.
+        The item table, on the same engine as the log, or None.
     settings
-        What to do.
+        Settings of the preprocessing.
     names
-        How the tables call the columns user, item and timestamp.
+        The names of the columns user, item and timestamp in the tables.
     progress
-        Is told of each step.
+        Receives progress updates.
     """
     if items is None and settings.fields:
-        raise InputError("fields need an item table; give one, or no fields.")
+        raise InputError("fields require an item table; pass one, or no fields.")
     if items is not None and items.engine.name != log.engine.name:
-        raise InputError(f"{items.name}: give both tables as Spark frames or neither.")
+        raise InputError(f"{items.name}: pass both tables as Spark frames, or neither.")
     engine = log.engine
     progress.step("Checking the tables")
     log = checked_interactions(log, names)
     item_column = names["item"]
     if items is not None:
         if item_column not in (columns := items.frame.collect_schema().names()) and "item" in columns:
-            item_column = "item"  # the mapping may be meant for the log alone
+            item_column = "item"  # the mapping may apply to the log only
         items = checked_items(items, item_column, source_columns(items, settings), _kept_columns(items, settings))
         log, items = same_item_type(log, items, item_column)
         items = items.with_frame(engine.compact(items.frame))
@@ -115,24 +115,44 @@ def prepare(
     catalogue, field_names = _catalogue(kept, items, settings, engine)
     if settings.missing == "drop" and items is not None:
         kept = _without_incomplete(kept, catalogue, field_names, items)
-        report.add("items lacking a field dropped", kept)
+        report.add("items with missing fields dropped", kept)
     kept = engine.materialize(kept.filter(nw.len().over("user") >= settings.min_interactions))
     report.add(f"users with fewer than {settings.min_interactions} dropped", kept)
     interactions = report.steps[-1]["interactions"]
     if not interactions:
         raise InputError(
             f"{log.name}: no user has {settings.min_interactions} interactions left; lower k_core (--k-core), or "
-            "keep items that lack a field (--missing keep)."
+            "keep items with missing fields (--missing keep)."
         )
 
-    progress.step("Writing histories")
+    progress.step("Building histories")
     users = engine.collect(kept.select("user").unique()).sort("user")
     catalogue = (
         engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
     )
     sequence, offsets = _encode(kept, users, catalogue, interactions, engine)
+    return build_dataset(users, catalogue, field_names, sequence, offsets, settings, report.steps, notes)
+
+
+def build_dataset(
+    users: pl.DataFrame,
+    catalogue: pl.DataFrame,
+    field_names: Sequence[str],
+    sequence: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    settings: PrepareSettings,
+    steps: list[dict[str, Any]],
+    notes: dict[str, Any],
+) -> Dataset:
+    """Encode the fields of the catalogue, count the unseen targets and return the Dataset."""
     ranks = [catalogue[name].rank("dense").fill_null(0).cast(pl.Int32).to_numpy() for name in field_names]
-    unseen = unseen_targets(sequence, offsets, len(catalogue))
+    unseen = find_unseen_targets(sequence, offsets, len(catalogue))
+    for name, flags in unseen.items():
+        if settings.unseen_targets == "drop" and flags.all():
+            raise InputError(
+                f"no training history contains any of the {name} targets, so unseen_targets='drop' leaves nothing to "
+                "evaluate; use unseen_targets='keep' (--unseen-targets keep)."
+            )
     return Dataset(
         arrays={
             "fields": np.stack(ranks, axis=1) if ranks else np.zeros((len(catalogue), 0), dtype=np.int32),
@@ -142,13 +162,13 @@ def prepare(
         tables={"users": users, "items": catalogue},
         settings=settings,
         field_names=field_names,
-        steps=report.steps,
+        steps=steps,
         notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in unseen.items()},
     )
 
 
 def encode_items(items: Any, catalogue: Catalogue, item_column: str) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids of further items and their field codes; see `Catalogue.encode_items`."""
+    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
     settings = catalogue.settings
     table = open_table(items, "items", [item_column, *(settings.fields or ())])
     table = checked_items(table, item_column, settings.fields or (), ())
@@ -156,25 +176,25 @@ def encode_items(items: Any, catalogue: Catalogue, item_column: str) -> tuple[pl
     fields = field_columns(listed, settings, table)
     if tuple(fields.columns) != catalogue.field_names:
         raise InputError(
-            f"{table.name}: its columns make the fields {', '.join(fields.columns)}, and the Dataset has "
-            f"{', '.join(catalogue.field_names)}; a list must stay a list (a CSV file cannot hold one), text must stay text."
+            f"{table.name}: its columns yield the fields {', '.join(fields.columns)}, but the Dataset has "
+            f"{', '.join(catalogue.field_names)}; give every column the same type as before (CSV cannot store lists)."
         )
     codes = []
     for name in catalogue.field_names:
-        values = fields[name].cast(catalogue.vocabulary(name).dtype, strict=False)  # 7 and "7" are the same
+        values = fields[name].cast(catalogue.vocabulary(name).dtype, strict=False)  # 7 and "7" are equal
         code = catalogue.field_codes(name, values)
         code[values.is_null().to_numpy() & fields[name].is_not_null().to_numpy()] = -1
         if unknown := int((code < 0).sum()):
-            log.warning("%s, field '%s': %d of %d values are not known", table.name, name, unknown, len(code))
+            log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
         codes.append(code)
     return listed["item"], np.stack(codes, axis=1) if codes else np.zeros((len(listed), 0), dtype=np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:
-    """Remove users and items with fewer than `k` interactions until every one left has that many.
+    """Remove users and items with fewer than `k` interactions repeatedly until all have at least `k`.
 
-    The result is the largest such set of interactions, whatever the order of removal. Each round costs two
-    groupings of what is left; real logs settle within some ten rounds, most of the work in the first.
+    The result is the largest such set of interactions and does not depend on the order of removal. Each round groups the
+    remaining log twice; real logs converge in about ten rounds.
     """
     rows, before = _count(log, engine), None
     while rows and rows != before and k > 1:
@@ -187,7 +207,7 @@ def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None)
 
 
 class _Report:
-    """Counts what each step leaves: the table that the user sees at the end."""
+    """Number of users, items and interactions after every step."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -195,7 +215,7 @@ class _Report:
 
     def add(self, step: str, log: Frame) -> None:
         interactions = _count(log, self.engine)
-        if self.steps and interactions == self.steps[-1]["interactions"]:  # nothing was removed
+        if self.steps and interactions == self.steps[-1]["interactions"]:  # nothing removed
             counts = {name: self.steps[-1][name] for name in ("users", "items")}
         else:
             unique = log.select(nw.col("user").n_unique().alias("users"), nw.col("item").n_unique().alias("items"))
@@ -219,14 +239,14 @@ def _refuse_unlisted(log: Table, items: Table, item_column: str) -> None:
     if rows["rows"].item():
         first = log.engine.collect(unlisted.sort(ROW).head(1))
         raise InputError(
-            f"{items.name}, column '{item_column}': there is no row here for {rows['items'].item():,} of the items of "
-            f"{log.name}, the first is {first['item'].item()!r} (in its {log.engine.point_at(first, log.row_word)}); "
-            "add them, or treat them as items without fields with unlisted_items='missing' (--unlisted-items missing)."
+            f"{items.name}, column '{item_column}': no row for {rows['items'].item():,} of the items in "
+            f"{log.name}, first {first['item'].item()!r} (in {log.engine.point_at(first, log.row_word)}); "
+            "add rows, or treat their fields as missing with unlisted_items='missing' (--unlisted-items missing)."
         )
 
 
 def _nothing_left(log: Table, k: int) -> str:
-    """Find the largest core that is not empty by bisection, for what a core leaves a smaller one leaves too."""
+    """Return the message for an empty k-core, with the largest k that is not empty, found by bisection."""
     largest, empty = 1, k
     while empty - largest > 1:
         middle = (largest + empty) // 2
@@ -235,15 +255,15 @@ def _nothing_left(log: Table, k: int) -> str:
         else:
             empty = middle
     return (
-        f"{log.name}: the {k}-core is empty, no group of users and items has {k} interactions each; "
-        f"the largest that is not is {largest}, so lower it with k_core={largest} (--k-core {largest})."
+        f"{log.name}: the {k}-core is empty; the largest k with a non-empty core is {largest}, "
+        f"so use k_core={largest} (--k-core {largest}) or less."
     )
 
 
 def _catalogue(
     kept: Frame, items: Table | None, settings: PrepareSettings, engine: Engine
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the kept items with their fields, null where missing, and the names of the fields."""
+    """Return the remaining items with their fields (null = missing), and the names of the fields."""
     wanted = kept.select("item").unique()
     if items is None:
         return engine.collect(wanted), ()
@@ -253,16 +273,16 @@ def _catalogue(
     fields = field_columns(listed, settings, items)
     others = [name for name in _kept_columns(items, settings) if name not in (settings.fields or ())]
     if binary := [name for name in others if listed[name].dtype in (pl.Binary, pl.Object)]:
-        raise InputError(f"{items.name}, column '{binary[0]}': bytes cannot be kept; leave the column out.")
+        raise InputError(f"{items.name}, column '{binary[0]}': binary columns cannot be kept; leave the column out.")
     if clash := set(others) & set(fields.columns):
         raise InputError(
-            f"{items.name}, column '{min(clash)}': a field has this name, so it cannot be kept; rename it."
+            f"{items.name}, column '{min(clash)}': cannot be kept because a field has the same name; rename the column."
         )
     return pl.concat([listed.select("item"), fields, listed.select(others)], how="horizontal"), tuple(fields.columns)
 
 
 def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple[str, ...], items: Table) -> Frame:
-    """Remove the interactions with items that lack a field."""
+    """Remove the interactions with items that have a missing field."""
     complete = catalogue.drop_nulls(list(field_names))
     if len(complete) == len(catalogue):
         return kept
@@ -270,7 +290,7 @@ def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple
         shares = {name: catalogue[name].null_count() / len(catalogue) for name in field_names}
         worst = max(shares, key=lambda name: shares[name])
         raise InputError(
-            f"{items.name}, column '{worst}': every item lacks a field, this one in {shares[worst]:.0%} of them; "
+            f"{items.name}, column '{worst}': every item has a missing field, this one is missing in {shares[worst]:.0%}; "
             "keep such items with missing='keep' (--missing keep), or leave the field out."
         )
     engine = items.engine
@@ -280,7 +300,7 @@ def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple
 def _encode(
     kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine
 ) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Replace ids by indices and lay the histories end to end."""
+    """Replace ids by indices and concatenate the histories."""
     encoded = engine.encode(engine.encode(kept, "user", users["user"]), "item", catalogue["item"])
     sequence = np.empty(interactions, dtype=np.int32)
     lengths = np.zeros(len(users), dtype=np.int64)

@@ -1,7 +1,6 @@
-"""Readers: a path or a frame becomes a `Table`.
+"""Readers that open a path or a frame as a `Table`.
 
-Polars reads files, except where the user asks for Spark; whatever frame the user has becomes a Polars frame, except a
-Spark frame, which stays where it is.
+Polars reads files unless Spark is requested. Frames are converted to Polars, except Spark frames.
 """
 
 import csv
@@ -13,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import polars as pl
 
+from resid.core.errors import InputError, first_line
+from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import read_jsonl
 from resid.data.tables import Table
-from resid.core.errors import InputError, first_line
-from resid.core.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_FORMATS = ".parquet, .csv, .tsv, .jsonl (the last three also with .gz)"
+_FORMATS = ".parquet, .csv, .tsv, .jsonl (text formats may end in .gz)"
 
 
 def open_table(
@@ -43,18 +42,17 @@ def open_table(
     source
         A path (Parquet file or folder, CSV, TSV or JSON lines), or a pandas, Polars, PyArrow, DuckDB or Spark frame.
     role
-        What messages call a frame that has no path: ``"interactions"`` or ``"items"``.
+        Name of a frame in error messages: ``"interactions"`` or ``"items"``.
     columns
-        Columns that will be used, with their types where these are known; others are not read where the format
-        allows. None keeps all.
+        The columns to read, optionally with their types; None reads all. Formats that cannot select columns ignore it.
     engine
-        ``"polars"`` or ``"spark"`` for paths; None is Polars. A frame brings its own engine.
+        ``"polars"`` or ``"spark"`` for paths; None means Polars. Frames are processed by their own engine.
     scratch
         See `SparkEngine`.
     skip_bad_lines
         See `read_jsonl`.
     progress
-        Is told of the bytes read.
+        Receives the number of bytes read.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -68,11 +66,11 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         frame = nw.from_native(source, pass_through=False)
     except TypeError as error:
         raise InputError(
-            f"{name}: a {type(source).__name__} is not a table; give a path ({_FORMATS}) or a pandas, Polars, PyArrow, "
+            f"{name}: a {type(source).__name__} is not a table; pass a path ({_FORMATS}) or a pandas, Polars, PyArrow, "
             "DuckDB or Spark frame."
         ) from error
-    except Exception as error:  # each library has error classes of its own
-        raise InputError(f"{name}: the frame cannot be used ({first_line(error)}); mend it.") from error
+    except Exception as error:  # every library has its own error classes
+        raise InputError(f"{name}: the frame cannot be read ({first_line(error)}); check its columns.") from error
     if frame.implementation.is_spark_like():
         return Table(frame.lazy(), name, SparkEngine(frame.to_native().sparkSession, scratch))
     try:
@@ -82,7 +80,7 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         raise InputError(
             f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'"
         ) from error
-    except Exception as error:  # Arrow and DuckDB have error classes of their own, and may be absent
+    except Exception as error:  # Arrow and DuckDB have their own error classes, and are optional
         raise InputError(
             f"{name}: the frame cannot be converted ({first_line(error)}); give each column one type."
         ) from error
@@ -104,18 +102,20 @@ def _open_path(
     suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if path.is_dir():
         suffix = ".parquet"
-        if not _parquet_files(path):
-            raise InputError(f"{path}: the folder has no .parquet files; give a file, or a folder of Parquet files.")
+        if not parquet_files(path):
+            raise InputError(
+                f"{path}: the folder contains no .parquet files; pass a file, or a folder of Parquet files."
+            )
     if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
         ".parquet",
         ".gz",
     ]:
-        raise InputError(f"{path}: the format is not known from the name; use {_FORMATS}.")
+        raise InputError(f"{path}: unknown file format; use {_FORMATS}.")
     if engine == "spark":
         return _open_with_spark(path, suffix, scratch, skip_bad_lines)
     try:
         if suffix == ".parquet":
-            lazy = pl.scan_parquet(_parquet_files(path) if path.is_dir() else path, glob=False)
+            lazy = pl.scan_parquet(parquet_files(path) if path.is_dir() else path, glob=False)
             lazy.collect_schema()
             return Table(as_frame(lazy), name, PolarsEngine())
         if suffix in _SEPARATORS:
@@ -124,33 +124,33 @@ def _open_path(
             return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = _csv_fault(path, _SEPARATORS[suffix]) if suffix in _SEPARATORS else None
-        reason = reason or f"the file cannot be read ({first_line(error)}); is it whole?"
+        reason = reason or f"the file cannot be read ({first_line(error)}); is it complete?"
         raise InputError(f"{path}: {reason}") from error
     frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
     return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
 
 
 def _csv_fault(path: Path, separator: str) -> str | None:
-    """Look for what is wrong with a text file that could not be read."""
+    """Find out why a CSV or TSV file could not be read."""
     opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
             rows = csv.reader(lines, delimiter=separator)
             header = next(rows, None)
             if header is None:
-                return "the file is empty; give a header and rows."
+                return "the file is empty; it needs a header and rows."
             for number, row in enumerate(rows, 1):
                 if len(row) > len(header):
-                    return f"row {number:,} has {len(row)} values where the header has {len(header)}; mend the row."
+                    return f"row {number:,} has {len(row)} values but the header has {len(header)}; fix the row."
     except UnicodeDecodeError:
-        return "this is not text in UTF-8; save it as UTF-8."
+        return "the encoding is not UTF-8; save the file as UTF-8."
     except (OSError, EOFError, csv.Error) as error:
-        return f"the file cannot be read ({error}); is it whole?"
+        return f"the file cannot be read ({error}); is it complete?"
     return None
 
 
-def _parquet_files(folder: Path) -> list[Path]:
-    """Return the files that Spark, too, would read, in the order of their names."""
+def parquet_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that Spark would read too, sorted by name."""
     files = [file for file in folder.rglob("*.parquet") if not file.name.startswith(("_", "."))]
     return sorted(files, key=str)
 
@@ -161,12 +161,12 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        raise InputError("the engine 'spark' needs pyspark; install it with: pip install 'resid[spark]'") from error
+        raise InputError("the engine 'spark' requires pyspark; install it with: pip install 'resid[spark]'") from error
     uri, skipped = path.resolve().as_uri(), 0
     try:
         session = SparkSession.builder.appName("resid").getOrCreate()
-    except Exception as error:  # without Java, what is raised depends on how Java is absent
-        raise InputError(f"Spark cannot be started ({first_line(error)}); is there a Java runtime?") from error
+    except Exception as error:  # the error class depends on how Java is missing
+        raise InputError(f"Spark failed to start ({first_line(error)}); is Java installed?") from error
     try:
         if suffix == ".parquet":
             native = session.read.parquet(uri, recursiveFileLookup=path.is_dir())
@@ -176,7 +176,7 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
         else:
             native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
     except (PySparkException, Py4JError) as error:
-        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it whole?") from error
+        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it complete?") from error
     return Table(
         as_frame(native),
         str(path),
@@ -187,7 +187,7 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
 
 
 def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple["SparkFrame", int]:
-    """Refuse, or count and leave out, the lines that Spark could not parse; it keeps them in a column apart."""
+    """Skip and count the lines that Spark could not parse, which it keeps in a separate column, or raise an error."""
     bad = "_corrupt_record"
     if bad not in native.columns:
         return native, 0
@@ -197,9 +197,9 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
     if not skip_bad_lines:
         line = offending.take(1)[0][bad]
         raise InputError(
-            f"{path}: not every line is a JSON object (the first that is not: {line[:60]!r}); "
-            "mend the line, or skip such lines with skip_bad_lines (--skip-bad-lines)."
+            f"{path}: not a JSON object ({line[:60]!r}); "
+            "fix the line, or skip invalid lines with skip_bad_lines (--skip-bad-lines)."
         )
-    # Spark refuses queries of the bad lines alone, so all columns are counted.
+    # Spark does not allow queries of the column of bad lines alone, so all columns are counted.
     counts = native.select(*(f.count(native[column]).alias(column) for column in native.columns)).collect()[0]
     return native.filter(native[bad].isNull()).drop(bad), int(counts[bad])

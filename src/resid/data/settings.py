@@ -1,15 +1,17 @@
-"""The settings of the preparation: validated, frozen, and part of a Dataset's fingerprint."""
+"""Settings of the preprocessing: validated, frozen, and part of a Dataset's fingerprint."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from resid.core.settings import Settings, checked
+from resid.core.settings import Settings, validated
 
 
-@checked
+@validated
 class PrepareSettings(Settings):
-    """How tables become a Dataset; `Dataset.from_tables` says what each setting means."""
+    """How tables become a Dataset; `Dataset.from_tables` documents every setting."""
+
+    renamed: ClassVar[dict[str, str]] = {"add_unseen_targets": "unseen_targets"}
 
     fields: tuple[str, ...] | None = None
     keep: tuple[str, ...] | None = None
@@ -20,4 +22,4 @@ class PrepareSettings(Settings):
     path_levels: Annotated[int, Field(ge=1)] = 3
     qualify_paths: bool = True
     unlisted_items: Literal["error", "missing"] = "error"
-    add_unseen_targets: bool = False
+    unseen_targets: Literal["keep", "drop", "train"] = "keep"

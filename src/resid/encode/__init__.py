@@ -2,7 +2,17 @@
 
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
-from resid.encode.encoder import FAMAE, FamaeSettings
-from resid.encode.metrics import quality
+from resid.encode.famae import FAMAE, FamaeModel, FamaeSettings
+from resid.encode.item_tables import BERT4RecEncoder, SASRecEncoder
+from resid.encode.metrics import embedding_quality
 
-__all__ = ["FAMAE", "Encoder", "FamaeSettings", "ItemEmbeddings", "quality"]
+__all__ = [
+    "FAMAE",
+    "BERT4RecEncoder",
+    "Encoder",
+    "FamaeModel",
+    "FamaeSettings",
+    "ItemEmbeddings",
+    "SASRecEncoder",
+    "embedding_quality",
+]

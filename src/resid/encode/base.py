@@ -1,19 +1,58 @@
-"""What every encoder of the E-stage can do."""
+"""The base class of encoders, the E-stage."""
 
-from typing import Protocol, Self, runtime_checkable
+from abc import abstractmethod
+from typing import Any
 
-from resid.data.dataset import Dataset
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from resid.core.errors import InputError
+from resid.core.part import Part
+from resid.data.catalogue import Catalogue
+from resid.data.dataset import Dataset, require_dataset
 from resid.encode.embeddings import ItemEmbeddings
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """Learns a vector for every item of a Dataset; ReSID's is `FAMAE`."""
+class Encoder(Part):
+    """Learns an embedding of every item of a Dataset; a subclass implements `fit(data, *, runtime)` and `embed`.
 
-    def fit(self, data: Dataset) -> Self:
-        """Learn from the training histories and the fields; return itself."""
-        ...
+    Attributes
+    ----------
+    catalogue_ : Catalogue
+        The items that it was fitted to.
+    """
 
+    catalogue_: Catalogue
+
+    @abstractmethod
     def embed(self, data: Dataset) -> ItemEmbeddings:
-        """Return a vector for every item, and which columns belong to which field."""
-        ...
+        """Return the embeddings of all items of the Dataset that it was fitted to."""
+
+    def embed_new(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.float32]]:
+        """Return embeddings of items that are not in the Dataset.
+
+        Parameters
+        ----------
+        items
+            A path or a frame with the id column and the columns that were given as fields.
+        item_column
+            The name of the id column.
+
+        Returns
+        -------
+        ids, vectors
+            The item ids, and their embeddings with the columns of `embed`, shape (items, d).
+        """
+        raise InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
+
+    def _require_data(self, data: Dataset) -> None:
+        """Raise an `InputError` unless the encoder was fitted to this Dataset."""
+        self._require_fit()
+        require_dataset(data)
+        if self.catalogue_.fingerprint != data.fingerprint:
+            raise InputError("the encoder was fitted to another Dataset; fit it again.")
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "catalogue_"):
+            raise InputError("the encoder is not fitted yet; call fit first.")

@@ -1,7 +1,6 @@
-"""What the E-stage hands to the Q-stage: a vector per item, and which columns belong to which field."""
+"""Item embeddings, the output of the E-stage: one vector per item, and the columns of every field."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resid.core.files import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError
 
-MANIFEST = "embeddings.json"
+_STAGE, _KIND = "embeddings", "item"
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,12 +21,12 @@ class ItemEmbeddings:
 
     Attributes
     ----------
-    vectors : ndarray of float32, shape (items, width)
+    vectors : ndarray of float32, shape (items, d)
         In the order of the Dataset's items.
     columns : dict
-        The first and the last column, exclusive, of every field's part.
+        The first and the last column, exclusive, of every field.
     fingerprint : str
-        That of the Dataset.
+        The fingerprint of the Dataset.
     """
 
     vectors: NDArray[np.float32]
@@ -42,47 +41,30 @@ class ItemEmbeddings:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.vectors, dtype=dtype, copy=copy)
 
+    def __len__(self) -> int:
+        return len(self.vectors)
+
     def part(self, field: str) -> NDArray[np.float32]:
-        """Return the columns of one field, shape (items, width of the field)."""
+        """Return the columns of one field, shape (items, columns of the field)."""
         if field not in self.columns:
-            raise InputError(f"there is no field '{field}'; there are {', '.join(self.columns)}.")
+            raise InputError(f"there is no field '{field}'; available fields: {', '.join(self.columns)}.")
         first, last = self.columns[field]
         return self.vectors[:, first:last]
 
     def save(self, folder: str | Path) -> None:
-        """Write the embeddings to a folder, whole or not at all."""
-        folder = Path(folder)
-        refuse_foreign_folder(folder, MANIFEST)
-        with atomic_folder(folder) as partial:
-            np.save(partial / "vectors.npy", self.vectors, allow_pickle=False)
-            manifest = {
-                "format": 1,
-                "columns": self.columns,
-                "fingerprint": self.fingerprint,
-                "files": {"vectors.npy": {"sha256": sha256_of_file(partial / "vectors.npy")}},
-            }
-            (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        """Write the embeddings to a folder atomically."""
+        facts = {"columns": self.columns, "fingerprint": self.fingerprint}
+        write_artifact(folder, Artifact(_STAGE, _KIND, 1, facts=facts, arrays={"vectors": self.vectors}))
 
     @classmethod
-    def load(cls, folder: str | Path, *, check: bool = False) -> "ItemEmbeddings":
-        """Read what `save` wrote; the vectors are memory-mapped.
-
-        Parameters
-        ----------
-        folder
-            Where they are, or the folder of the run that made them.
-        check
-            Compare the vectors with their checksum, which reads them once.
-        """
-        folder = Path(folder)
-        if not (folder / MANIFEST).exists() and (folder / "embeddings" / MANIFEST).exists():
-            folder = folder / "embeddings"
+    def load(cls, folder: str | Path) -> "ItemEmbeddings":
+        """Read what `save` wrote, after verifying the checksums."""
         try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-            vectors = np.load(folder / "vectors.npy", mmap_mode="r", allow_pickle=False)
-            if check and sha256_of_file(folder / "vectors.npy") != manifest["files"]["vectors.npy"]["sha256"]:
-                raise ValueError("vectors.npy is not what its checksum says")
-            columns = {name: (first, last) for name, (first, last) in manifest["columns"].items()}
-            return cls(vectors, columns, manifest["fingerprint"])
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{folder}: no whole embeddings are here ({error}); encode again.") from error
+            artifact = read_artifact(folder)
+            if artifact.stage != _STAGE:
+                raise InputError(f"this is a {artifact.stage}")
+            columns = {name: (first, last) for name, (first, last) in artifact.facts["columns"].items()}
+            return cls(artifact.arrays["vectors"], columns, artifact.facts["fingerprint"])
+        except (InputError, KeyError, ValueError) as error:
+            reason = str(error).removeprefix(f"{folder}: ").rstrip(".")
+            raise InputError(f"{folder}: there are no valid item embeddings here ({reason}).") from error

@@ -1,5 +1,15 @@
-"""G-stage: generators write the next item's ID code by code; decoding turns their probabilities into items."""
+"""G-stage: generators predict the next item's ID code by code; decoding turns their probabilities into items."""
 
-from resid.generate.generators import OnePassGenerator, OnePassSettings, T5Generator, T5Settings
+from resid.generate.base import Generator
+from resid.generate.onepass import OnePassGenerator, OnePassModel, OnePassSettings
+from resid.generate.t5 import T5Generator, T5Model, T5Settings
 
-__all__ = ["OnePassGenerator", "OnePassSettings", "T5Generator", "T5Settings"]
+__all__ = [
+    "Generator",
+    "OnePassGenerator",
+    "OnePassModel",
+    "OnePassSettings",
+    "T5Generator",
+    "T5Model",
+    "T5Settings",
+]

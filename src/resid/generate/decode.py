@@ -1,8 +1,8 @@
-"""From a generator's probabilities to items: beams over the tree of IDs, all users of a batch at once.
+"""Decoding: beam search over the prefix tree, for all users of a batch at once, and exact scoring of all IDs.
 
-A generator reads histories once (`read`), gives the log-probabilities of a level's codes after what each beam has written
-(`next`), and carries over what the beams that are kept have written (`keep`). Valid continuations come from the tables of
-prefixes. A beam as wide as the catalogue is exact: nothing is cut off, and the score of every item is its log-probability.
+A network encodes histories once (`encode_histories`), returns the log-probabilities of a level's codes for every beam
+(`next_level`), and reorders its decoder state when beams are selected (`reorder`). Valid continuations come from the prefix
+tree. A beam as wide as the catalogue is exact: the score of every item is its log-probability.
 """
 
 from dataclasses import dataclass
@@ -12,36 +12,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resid.generate.tree import PrefixTables, TreeLevel
+from resid.generate.prefix_tree import PrefixTree, TreeLevel
 
-_PREFIXES = 500_000  # prefixes, over all users, that are scored at a time
+_MAX_PREFIXES = 500_000  # over all users, scored at a time
 
 
-class Generator(Protocol):
-    """What decoding needs of a generator."""
+class Decodable(Protocol):
+    """What decoding needs of a network."""
 
-    sizes: tuple[int, ...]
+    level_sizes: tuple[int, ...]
 
-    def read(self, histories: Tensor) -> Any:
+    def encode_histories(self, histories: Tensor) -> Any:
         """Return what is computed once per user."""
 
-    def next(self, memory: Any, written: Any, codes: Tensor | None) -> tuple[Tensor, Any]:
-        """Return log-probabilities, shape (users, beams, codes of the level), and what was written."""
+    def next_level(self, memory: Any, state: Any, codes: Tensor | None) -> tuple[Tensor, Any]:
+        """Return log-probabilities, shape (users, beams, codes of the level), and the decoder state.
 
-    def keep(self, written: Any, parents: Tensor) -> Any:
-        """Return what the beams that are kept have written."""
+        Parameters
+        ----------
+        memory
+            The result of `encode_histories`.
+        state
+            The decoder state of the beams; None at the first level.
+        codes
+            The codes that the beams took at the level before, shape (users, beams); None at the first level.
+        """
+
+    def reorder(self, state: Any, parents: Tensor) -> Any:
+        """Return the decoder state of the selected beams; `parents` are their indices before, shape (users, beams)."""
 
 
 @dataclass
 class Beams:
-    """The IDs that beams ended with, the best first.
+    """The IDs that beams ended at, best first.
 
     Attributes
     ----------
     nodes : Tensor
-        Numbers of the IDs, shape (users, beams); -1 where a beam ended nowhere.
+        Leaf nodes of the prefix tree, shape (users, beams); -1 for an ID that no item has.
     scores : Tensor
-        Log-probabilities, shape (users, beams); -inf where a beam ended nowhere.
+        Log-probabilities, shape (users, beams); -inf for an ID that no item has.
     """
 
     nodes: Tensor
@@ -50,108 +60,108 @@ class Beams:
 
 @torch.inference_mode()
 def beam_search(
-    generator: Generator, histories: Tensor, tables: PrefixTables, beam: int, *, constrained: bool = True
+    model: Decodable, histories: Tensor, tree: PrefixTree, beam_size: int, *, constrained: bool = True
 ) -> Beams:
-    """Write the most probable IDs after each history.
+    """Return the most probable IDs after each history.
 
     Parameters
     ----------
-    generator
+    model
         In evaluation mode.
     histories
         Item indices, `PADDING` on the left, shape (users, length).
-    tables
-        The tree of IDs.
-    beam
-        How many prefixes of a user are kept at each level; as many as items is exact.
+    tree
+        The prefix tree.
+    beam_size
+        Number of prefixes per user that are kept at each level.
     constrained
-        Write only IDs that an item has. Otherwise any code may follow, and beams may end nowhere.
+        Generate only IDs that an item has. Otherwise beams may end at IDs that no item has.
     """
-    memory = generator.read(histories)
+    memory = model.encode_histories(histories)
     nodes = torch.zeros(len(histories), 1, dtype=torch.long, device=histories.device)
     scores = torch.zeros(len(histories), 1, device=histories.device)
-    written, chosen = None, None
-    for level in tables.levels:
-        log_probabilities, written = generator.next(memory, written, chosen)  # (users, beams, codes)
-        following = _of_children(level, nodes, log_probabilities) if constrained else log_probabilities
-        values = scores[:, :, None] + following
-        scores, place = values.flatten(1).topk(min(beam, values[0].numel()), dim=1)
+    state, codes = None, None
+    for level in tree.levels:
+        log_probs, state = model.next_level(memory, state, codes)  # (users, beams, codes)
+        continuations = _child_values(level, nodes, log_probs) if constrained else log_probs
+        values = scores[:, :, None] + continuations
+        scores, place = values.flatten(1).topk(min(beam_size, values[0].numel()), dim=1)
         parents, step = place // values.shape[2], place % values.shape[2]
         nodes = nodes.gather(1, parents)
         if constrained:
             nodes = (level.first[nodes.clamp_min(0)] + step).masked_fill(scores == -torch.inf, -1)
-            chosen = level.codes[nodes.clamp_min(0)]
+            codes = level.codes[nodes.clamp_min(0)]
         else:
-            nodes, chosen = level.follow(nodes, step), step
-        if level is not tables.levels[-1]:
-            written = generator.keep(written, parents)
+            nodes, codes = level.follow(nodes, step), step
+        if level is not tree.levels[-1]:
+            state = model.reorder(state, parents)
     return Beams(nodes, scores.masked_fill(nodes < 0, -torch.inf))
 
 
-def _of_children(level: TreeLevel, nodes: Tensor, values: Tensor) -> Tensor:
-    """Return the values of the codes by which nodes go on, in their order.
+def _child_values(level: TreeLevel, nodes: Tensor, values: Tensor) -> Tensor:
+    """Return the values of the children of nodes.
 
     Parameters
     ----------
     level
-        Of the codes.
+        The level of the children.
     nodes
-        Where the beams are, -1 for nowhere; shape (users, beams).
+        The nodes of the beams, -1 for none; shape (users, beams).
     values
-        Of all codes, shape (users, beams, codes).
+        The values of all codes, shape (users, beams, codes).
 
     Returns
     -------
     Tensor
-        Shape (users, beams, most children), -inf beyond a node's children.
+        Shape (users, beams, max_children), -inf where there is no child.
     """
     if level.full:
         return values
-    children, real = level.below(nodes)
-    return values.gather(2, level.codes[children]).masked_fill_(~real, -torch.inf)
+    children, exist = level.child_nodes(nodes)
+    return values.gather(2, level.codes[children]).masked_fill_(~exist, -torch.inf)
 
 
 @torch.inference_mode()
-def all_ids(generator: Generator, histories: Tensor, tables: PrefixTables, count: int) -> Beams:
-    """Score every ID after each history, through the tree: what a search without end would find.
+def score_all(model: Decodable, histories: Tensor, tree: PrefixTree, count: int) -> Beams:
+    """Score every ID after each history.
 
     Parameters
     ----------
-    generator
+    model
         In evaluation mode.
     histories
         Item indices, `PADDING` on the left, shape (users, length).
-    tables
-        The tree of IDs.
+    tree
+        The prefix tree.
     count
-        How many IDs are wanted.
+        Number of IDs to return.
 
     Returns
     -------
     Beams
-        The best IDs of every user. The cost grows with the catalogue, so users are taken a few at a time.
+        The best IDs of every user. The cost grows with the catalogue, so users are processed in small batches.
     """
     found = []
-    users = max(1, _PREFIXES // max(len(level) for level in tables.levels))
+    users = max(1, _MAX_PREFIXES // max(len(level) for level in tree.levels))
     for some in (histories[first : first + users] for first in range(0, len(histories), users)):
-        memory, scores = generator.read(some), torch.zeros(len(some), 1, device=some.device)
-        written, chosen = None, None
-        for level in tables.levels:
-            log_probabilities, written = generator.next(memory, written, chosen)  # (users, nodes above, codes)
-            scores = scores[:, level.parents] + log_probabilities[:, level.parents, level.codes]  # (users, nodes)
-            if level is not tables.levels[-1]:
-                chosen = level.codes.expand(len(some), -1)
-                written = generator.keep(written, level.parents.expand(len(some), -1))
+        memory, scores = model.encode_histories(some), torch.zeros(len(some), 1, device=some.device)
+        state, codes = None, None
+        for level in tree.levels:
+            log_probs, state = model.next_level(memory, state, codes)  # (users, nodes above, codes)
+            scores = scores[:, level.parents] + log_probs[:, level.parents, level.codes]  # (users, nodes)
+            if level is not tree.levels[-1]:
+                codes = level.codes.expand(len(some), -1)
+                state = model.reorder(state, level.parents.expand(len(some), -1))
         found.append(scores.topk(min(count, scores.shape[1]), dim=1))
     return Beams(torch.cat([nodes for _, nodes in found]), torch.cat([best for best, _ in found]))
 
 
-def items_of(beams: Beams, tables: PrefixTables, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def beam_items(beams: Beams, tree: PrefixTree, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the k best items of each user and their scores, -1 and -inf where there are fewer.
 
-    Items that share an ID follow each other in the order of the tables' IDs, with the same score.
+    Items with the same ID are consecutive, in the order of `tree.ids`, with the same score.
     """
-    ids = tables.ids
+    ids = tree.ids
     nodes, scores = beams.nodes.cpu().numpy(), beams.scores.cpu().numpy()
     begin = ids.first_item
     start = begin[np.maximum(nodes, 0)]

@@ -1,65 +1,112 @@
-"""OnePassGenerator: one token per item, every position of a history a target, a light decoder per level.
+"""One-pass generator: one token per item, every position of a history is a target, and a light decoder per level.
 
-The paper's generator sees one window per target and several tokens per item, which is most of what it costs. Here the codes
-of an item are fused to one token, a causal Transformer goes once over a history, and from its state at any position the
-next item's codes are written level by level, each from the state and the codes written before it.
+The paper's generator reads one window per target and several tokens per item, which dominates its cost. Here the codes of an
+item are fused to one token, a causal Transformer runs once over a history, and at every position the codes of the next item
+are predicted level by level, each from the state and the codes before it.
 
-Where the items have vectors, each code is scored twice: by what it means everywhere, a row of the level's table, and by
-where it leads from here, the cosine with the mean vector of the items below. The second needs no learning of its own but a
-linear map, so the generator is good after a few epochs.
+If item embeddings are given, each code is scored twice: by a row of the level's output table, which has the same meaning
+under every prefix, and by the cosine with the mean embedding of the items below the node that it leads to. The second term
+only learns a linear map, so the generator is good after a few epochs.
 
-What is read may be richer than what is written: besides its codes, a token has the item's vector, projected, and a vector of
-the item's own that is learnt with the rest and begins at zero, where it stays for an item that training never saw.
+The input may be richer than the output: besides its codes, a token has the projected item embedding, and a learned embedding
+of the item that is initialized to zero and stays zero for items that training never saw.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, ClassVar, cast
 
 import torch
 import torch.nn.functional as f
+from pydantic import Field
 from torch import Tensor, nn
 
-from resid.data.batches import PADDING, SequenceBatch
-from resid.generate.tree import TreeLevel
-from resid.nn import CausalLayer, Dropout, padded_right
+from resid.core.registry import register
+from resid.core.settings import validated
+from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
+from resid.data.dataset import Dataset
+from resid.generate.base import Generator, GeneratorModel, GeneratorSettings
+from resid.generate.prefix_tree import TreeLevel
+from resid.nn import CausalLayer, Dropout, pad_right
 from resid.quantize.ids import SemanticIds
 
-_SCALE = 12.0  # of cosines, before training
-_MANY_ITEMS = 32_768  # from here on a table of items gets sparse gradients, so that a step does not grow with it
-_COPIED = 128  # nodes whose children's vectors are copied at a time, which the processor's cache can hold
-_ONE_BY_ONE = 32  # vectors for which it pays to go through the nodes one by one instead of copying them
+_INITIAL_SCALE = 12.0  # of cosines
+_SPARSE_FROM = 32_768  # items from which the item table has sparse gradients, so that the cost of a step does not grow
+_COPIED_NODES = 128  # nodes whose children's vectors are copied at a time, so that they fit the processor's cache
+_ONE_BY_ONE = 32  # vectors per node from which it pays to visit nodes one by one instead of copying
+
+
+@validated
+class OnePassSettings(GeneratorSettings):
+    """Settings of the one-pass generator.
+
+    Parameters
+    ----------
+    label_smoothing
+        Of the cross-entropy of the codes.
+    item_dropout
+        Probability of an item of the history to be dropped from the input in a training step.
+    output_embeddings
+        Score a code also by the mean embedding of the items that it leads to.
+    learned_item_embeddings
+        Add a learned embedding of the item to its token.
+    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+        See `GeneratorSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`; a step reads histories with about `batch_size` targets in total.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {
+        "smoothing": "label_smoothing",
+        "forget": "item_dropout",
+        "write_vectors": "output_embeddings",
+        "read_items": "learned_item_embeddings",
+    }
+
+    layers: Annotated[int, Field(ge=1)] = 2
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=1)] = 512
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    item_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    output_embeddings: bool = True
+    learned_item_embeddings: bool = True
+    patience: Annotated[int, Field(ge=0)] = 5
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.input_embeddings or self.output_embeddings
 
 
 @dataclass
-class Written:
-    """What beams have written so far.
+class DecoderState:
+    """The state of the beams.
 
     Attributes
     ----------
     level : int
-        Of the last scores.
-    state : Tensor
-        What they were made from, the state of the history with the codes that were taken added to it; shape (users, beams,
-        width).
+        The level of the last scores.
+    hidden : Tensor
+        The state of the history plus the embeddings of the codes taken so far, shape (users, beams, width).
     nodes : Tensor
-        The node of the tree of IDs that was reached, -1 for none; shape (users, beams).
+        The node of the prefix tree, -1 for none; shape (users, beams).
     """
 
     level: int
-    state: Tensor
+    hidden: Tensor
     nodes: Tensor
 
 
 class Branches(TreeLevel):
-    """One level of the tree of IDs, whose nodes may have vectors.
+    """One level of the prefix tree whose nodes may have vectors.
 
     Parameters
     ----------
     ids, level
         See `TreeLevel`.
     vectors
-        Item vectors, shape (items, d); a node has the direction of its items' mean. None where they are not used.
+        Item vectors, shape (items, d); the vector of a node is the normalized mean of its items. None for no vectors.
     """
 
     node_of: Tensor
@@ -75,44 +122,46 @@ class Branches(TreeLevel):
         self.register_buffer("node_of", node_of, persistent=False)
         self.register_buffer("vectors", means, persistent=False)
 
-    def add_products(self, scores: Tensor, asked: Tensor, nodes: Tensor) -> Tensor:
-        """Add to the scores of codes the products of a vector with those of the nodes that they lead to.
+    def add_products(self, scores: Tensor, queries: Tensor, nodes: Tensor) -> Tensor:
+        """Add the dot products of queries with the vectors of child nodes to the scores of their codes.
 
         Parameters
         ----------
         scores
             Shape (..., codes).
-        asked
+        queries
             Shape (..., d).
         nodes
-            Where the codes lead from, -1 for nowhere; shape (...).
+            The parents, -1 for none; shape (...).
         """
         if self.vectors is None:
             return scores
-        asked = asked * (nodes >= 0)[..., None]  # where nothing was reached nothing is added
-        if len(self.first) == 2:  # the root alone
-            return scores.index_add(-1, self.codes, asked @ self.vectors.T)
+        queries = queries * (nodes >= 0)[..., None]  # no node, no products
+        if len(self.first) == 2:  # only the root
+            return scores.index_add(-1, self.codes, queries @ self.vectors.T)
         known = nodes.clamp_min(0)
-        if nodes.numel() * self.most > _ONE_BY_ONE * len(self.first) or self.most > _ONE_BY_ONE:
-            products = self._products_by_node(asked.flatten(0, -2), known.flatten()).view(*nodes.shape, self.most)
+        if nodes.numel() * self.max_children > _ONE_BY_ONE * len(self.first) or self.max_children > _ONE_BY_ONE:
+            products = self._products_by_node(queries.flatten(0, -2), known.flatten()).view(
+                *nodes.shape, self.max_children
+            )
             if self.full:
                 return scores + products
         else:
             products = None
-        children, real = self.below(nodes)
+        children, exist = self.child_nodes(nodes)
         if products is None:
-            parts = (torch.split(part.flatten(0, -2), _COPIED) for part in (asked, children))
+            parts = (torch.split(part.flatten(0, -2), _COPIED_NODES) for part in (queries, children))
             vectors, pairs = self.vectors, zip(*parts, strict=True)
             products = torch.cat([(vectors[below] @ rows[:, :, None])[:, :, 0] for rows, below in pairs])
-            products = products.view(real.shape) * real
+            products = products.view(exist.shape) * exist
         return scores.scatter_add(-1, self.codes[children], products)
 
-    def _products_by_node(self, asked: Tensor, nodes: Tensor) -> Tensor:
-        """Multiply all that ask at a node with its children at once: nothing is copied, but nodes come one by one.
+    def _products_by_node(self, queries: Tensor, nodes: Tensor) -> Tensor:
+        """Multiply all queries of a node with its children at once, without copying vectors.
 
         Parameters
         ----------
-        asked
+        queries
             Shape (n, d).
         nodes
             Shape (n,).
@@ -120,176 +169,188 @@ class Branches(TreeLevel):
         Returns
         -------
         Tensor
-            Shape (n, most); 0 beyond a node's children.
+            Shape (n, max_children); 0 where there is no child.
         """
         vectors = cast(Tensor, self.vectors)
         ordered, order = nodes.sort(stable=True)
         at, counts = torch.unique_consecutive(ordered, return_counts=True)
         firsts, lasts = self.first[at].tolist(), self.first[at + 1].tolist()
         parts = [
-            f.pad(rows @ vectors[first:last].T, (0, self.most - last + first))
-            for rows, first, last in zip(torch.split(asked[order], counts.tolist()), firsts, lasts, strict=True)
+            f.pad(rows @ vectors[first:last].T, (0, self.max_children - last + first))
+            for rows, first, last in zip(torch.split(queries[order], counts.tolist()), firsts, lasts, strict=True)
         ]
         return torch.cat(parts)[order.argsort()]
 
 
 class LevelDecoder(nn.Module):
-    """Scores the codes of a level: a perceptron beside the state, then products with codes and cosines with nodes."""
+    """Scores the codes of a level: a residual feed-forward network, then an output layer and cosines with nodes."""
 
-    def __init__(self, branches: Branches, width: int, hidden: int, dropout: float) -> None:
+    def __init__(self, branches: Branches, width: int, ffn_width: int, dropout: float) -> None:
         super().__init__()
         self.branches = branches
         self.norm = nn.LayerNorm(width)
-        self.widen = nn.Linear(width, hidden)
-        self.narrow = nn.Linear(hidden, width)
+        self.ffn_in = nn.Linear(width, ffn_width)
+        self.ffn_out = nn.Linear(ffn_width, width)
         self.out_norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, branches.size)
         self.dropout = Dropout(dropout)
-        self.ask = None
+        self.query = None
         if branches.vectors is not None:
-            self.ask = nn.Linear(width, branches.vectors.shape[1], bias=False)
-            nn.init.normal_(self.ask.weight, std=0.02)
-            self.scale = nn.Parameter(torch.tensor(_SCALE))
+            self.query = nn.Linear(width, branches.vectors.shape[1], bias=False)
+            nn.init.normal_(self.query.weight, std=0.02)
+            self.scale = nn.Parameter(torch.tensor(_INITIAL_SCALE))
 
     def forward(self, state: Tensor, nodes: Tensor) -> Tensor:
-        """Return scores, shape (..., width) to (..., codes), after the nodes that were reached, shape (...)."""
-        wide = self.dropout(f.gelu(self.widen(self.norm(state))))
-        state = self.dropout.added(state, self.narrow(wide))
+        """Return the logits of codes after nodes, shape (...), from states; shape (..., width) to (..., codes)."""
+        hidden = self.dropout(f.gelu(self.ffn_in(self.norm(state))))
+        state = self.dropout.add(state, self.ffn_out(hidden))
         state = self.out_norm(state)
         scores: Tensor = self.out(state)
-        if self.ask is None:
+        if self.query is None:
             return scores
-        asked = f.normalize(self.ask(state), dim=-1) * self.scale
-        return self.branches.add_products(scores, asked, nodes)
+        queries = f.normalize(self.query(state), dim=-1) * self.scale
+        return self.branches.add_products(scores, queries, nodes)
 
 
-class OnePassModel(nn.Module):
+class OnePassModel(GeneratorModel):
     """The network.
 
     Parameters
     ----------
     codes
         The IDs of all items, shape (items, levels).
-    sizes
-        Codes of every level.
-    width, hidden, heads, layers, dropout
-        Of the Transformer.
+    level_sizes
+        Number of codes of every level.
+    settings
+        See `OnePassSettings`.
     max_length
-        The most items of a history.
-    smoothing
-        Share of the targets' probability that goes to all codes alike.
-    forget
-        Chance of an item of the history not to be read in a step of training.
+        Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
-    read_vectors
-        Whether they are projected and added to the tokens.
-    write_vectors
-        Whether they score what is written.
-    read_items
-        Whether a token also has a vector of the item's own.
     """
-
-    codes: Tensor
-    vectors: Tensor | None
 
     def __init__(
         self,
         codes: Tensor,
-        sizes: Sequence[int],
-        *,
-        width: int = 128,
-        hidden: int = 512,
-        heads: int = 4,
-        layers: int = 2,
-        dropout: float = 0.2,
+        level_sizes: Sequence[int],
+        settings: OnePassSettings,
         max_length: int = 31,
-        smoothing: float = 0.1,
-        forget: float = 0.1,
         vectors: Tensor | None = None,
-        read_vectors: bool = True,
-        write_vectors: bool = True,
-        read_items: bool = True,
     ) -> None:
         super().__init__()
-        self.sizes, self.smoothing, self.forget = tuple(sizes), smoothing, forget
+        s, width = settings, settings.width
+        self.settings, self.level_sizes = settings, tuple(level_sizes)
         self.register_buffer("codes", codes.long(), persistent=False)
         self.register_buffer("vectors", vectors, persistent=False)
-        self.read_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.sizes)
-        self.written_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.sizes[:-1])
-        self.distances = nn.Parameter(torch.zeros(heads, max_length))  # added to attention, by how far back a token is
-        self.layers = nn.ModuleList(CausalLayer(width, heads, hidden, dropout) for _ in range(layers))
+        self.input_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.level_sizes)
+        self.code_tables = nn.ModuleList(nn.Embedding(size, width) for size in self.level_sizes[:-1])
+        self.distance_bias = nn.Parameter(torch.zeros(s.heads, max_length))  # of attention, by distance
+        self.layers = nn.ModuleList(CausalLayer(width, s.heads, s.ffn_width, s.dropout) for _ in range(s.layers))
         self.norm = nn.LayerNorm(width)
-        ids, scored = SemanticIds(codes.numpy(), self.sizes), vectors if write_vectors else None
+        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
         self.decoders = nn.ModuleList(
-            LevelDecoder(Branches(ids, level, scored), width, hidden, dropout) for level in range(len(self.sizes))
+            LevelDecoder(Branches(ids, level, scored), width, s.ffn_width, s.dropout)
+            for level in range(len(self.level_sizes))
         )
-        self.project = nn.Linear(vectors.shape[1], width) if vectors is not None and read_vectors else None
-        self.dropout = Dropout(dropout)
-        for table in (*self.read_tables, *self.written_tables):
+        projected = vectors is not None and s.input_embeddings
+        self.project = nn.Linear(cast(Tensor, vectors).shape[1], width) if projected else None
+        self.dropout = Dropout(s.dropout)
+        for table in (*self.input_tables, *self.code_tables):
             nn.init.normal_(table.weight, std=0.02)
-        self.own = nn.Embedding(len(codes), width, sparse=len(codes) > _MANY_ITEMS) if read_items else None
-        if self.own is not None:
-            nn.init.zeros_(self.own.weight)
+        self.item_table = None
+        if s.learned_item_embeddings:
+            self.item_table = nn.Embedding(len(codes), width, sparse=len(codes) > _SPARSE_FROM)
+            nn.init.zeros_(self.item_table.weight)
 
-    def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the cross-entropy of the codes of every position's next item, the mean over positions and levels' sum."""
+    def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the cross-entropy of the next item's codes, averaged over positions and summed over levels."""
         items = torch.from_numpy(batch.items).to(self.codes.device)
         trained = torch.from_numpy(batch.are_targets).to(items.device)
-        states = self.states(items[:, :-1], generator)[trained]  # (targets, width)
+        states = self.states(items[:, :-1], rng)[trained]  # (targets, width)
         targets = items[:, 1:][trained]
-        wanted = self.codes[targets]  # (targets, levels)
+        labels = self.codes[targets]  # (targets, levels)
         nodes = torch.zeros_like(targets)
         terms = {}
         for level, decoder in enumerate(self._decoders()):
-            loss = f.cross_entropy(decoder(states, nodes), wanted[:, level], label_smoothing=self.smoothing)
+            loss = f.cross_entropy(
+                decoder(states, nodes), labels[:, level], label_smoothing=self.settings.label_smoothing
+            )
             terms[f"loss.{level + 1}"] = loss
-            if level + 1 < len(self.sizes):
-                states = states + self.written_tables[level](wanted[:, level])
+            if level + 1 < len(self.level_sizes):
+                states = states + self.code_tables[level](labels[:, level])
                 nodes = decoder.branches.node_of[targets]
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
-    def states(self, items: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def states(self, items: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Return the state after every item, shape (users, length) to (users, length, width); padding is on the right."""
         real = items != PADDING
         known = items.clamp_min(0)
         codes = self.codes[known]
-        tokens = torch.stack([table(codes[..., level]) for level, table in enumerate(self.read_tables)]).sum(dim=0)
+        tokens = torch.stack([table(codes[..., level]) for level, table in enumerate(self.input_tables)]).sum(dim=0)
         if self.vectors is not None and self.project is not None:
             tokens = tokens + self.project(self.vectors[known])
-        if self.own is not None:
-            tokens = tokens + self.own(known)
-        if generator is not None and self.training and self.forget:
-            kept = torch.rand(items.shape, generator=generator).to(items.device) >= self.forget
+        if self.item_table is not None:
+            tokens = tokens + self.item_table(known)
+        if rng is not None and self.training and self.settings.item_dropout:
+            kept = torch.rand(items.shape, generator=rng).to(items.device) >= self.settings.item_dropout
             tokens = tokens * kept[..., None]
         hidden = self.dropout(tokens * real[..., None])
         place = torch.arange(items.shape[1], device=items.device)
-        back = place[:, None] - place
-        bias = self.distances[:, back.clamp_min(0)].masked_fill(back < 0, -torch.inf)  # (heads, length, length)
+        distance = place[:, None] - place
+        bias = self.distance_bias[:, distance.clamp_min(0)].masked_fill(
+            distance < 0, -torch.inf
+        )  # (heads, length, length)
         for layer in self.layers:
             hidden = layer(hidden, bias)
-        normed: Tensor = self.norm(hidden)
-        return normed
+        states: Tensor = self.norm(hidden)
+        return states
 
-    def read(self, histories: Tensor) -> Tensor:
+    def encode_histories(self, histories: Tensor) -> Tensor:
         """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
-        items, lengths = padded_right(histories)
+        items, lengths = pad_right(histories)
         return self.states(items)[torch.arange(len(items), device=items.device), (lengths - 1).clamp_min(0)]
 
-    def next(self, memory: Tensor, written: Written | None, codes: Tensor | None) -> tuple[Tensor, Written]:
-        """Return the log-probabilities of a level's codes after what every beam has written; see `T5Model.next`."""
-        if written is None or codes is None:
-            level, state = 0, memory[:, None]
-            nodes = torch.zeros(state.shape[:2], dtype=torch.long, device=state.device)
+    def next_level(
+        self, memory: Tensor, state: DecoderState | None, codes: Tensor | None
+    ) -> tuple[Tensor, DecoderState]:
+        """See `Decodable.next_level`."""
+        if state is None or codes is None:
+            level, hidden = 0, memory[:, None]
+            nodes = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
         else:
-            level, state = written.level + 1, written.state + self.written_tables[written.level](codes)
-            nodes = self._decoders()[written.level].branches.follow(written.nodes, codes)
-        return self._decoders()[level](state, nodes).log_softmax(dim=2), Written(level, state, nodes)
+            level, hidden = state.level + 1, state.hidden + self.code_tables[state.level](codes)
+            nodes = self._decoders()[state.level].branches.follow(state.nodes, codes)
+        log_probs = self._decoders()[level](hidden, nodes).log_softmax(dim=2)
+        return log_probs, DecoderState(level, hidden, nodes)
 
-    def keep(self, written: Written, parents: Tensor) -> Written:
-        """Return what the beams that are kept have written; parents says which they were, shape (users, beams)."""
+    def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
+        """See `Decodable.reorder`."""
         users = torch.arange(len(parents), device=parents.device)[:, None]
-        return Written(written.level, written.state[users, parents], written.nodes[users, parents])
+        return DecoderState(state.level, state.hidden[users, parents], state.nodes[users, parents])
 
     def _decoders(self) -> list[LevelDecoder]:
         return cast(list[LevelDecoder], list(self.decoders))
+
+
+@register("generator", "onepass")
+class OnePassGenerator(Generator[OnePassSettings, OnePassModel]):
+    """A causal Transformer over items, in which every position is a target; see `OnePassModel`.
+
+    Parameters
+    ----------
+    settings
+        See `OnePassSettings`.
+    """
+
+    settings_class = OnePassSettings
+
+    def _network(
+        self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
+    ) -> OnePassModel:
+        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors)
+
+    def _batches(self, data: Dataset) -> SequenceBatches:
+        s = self.settings
+        return SequenceBatches(
+            data.train, s.batch_size_for(len(data.train)), data.settings.max_length, count_targets=True, seed=s.seed
+        )

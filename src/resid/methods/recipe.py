@@ -1,72 +1,46 @@
-"""Recipes: the parts that a method is made of and their settings, as TOML that a user can print, edit and pass back.
+"""Recipes: the parts of a method and their settings, as TOML that a user can print, edit and pass back.
 
-A file of this folder names the parts and the settings that differ from their defaults; `Recipe.toml` writes them all out.
-A star after the name of a recommender that can read fields, as in ``sasrec*``, makes it read them.
+A file in ``recipes/`` names the parts and the settings that differ from their defaults; `Recipe.toml` writes all of them.
+Recommenders that can read fields have a variant that does: ``sasrec-fields``, with ``sasrec*`` as an alias.
 """
 
 import dataclasses
-import importlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from resid.core.errors import InputError, as_path, nearest
+from resid.core.part import PartSpec
+from resid.core.registry import find_part, stage_of
 from resid.core.settings import Settings
+from resid.data.dataset import Dataset
+from resid.methods.method import Method, find_method
 
-_FOLDER = Path(__file__).parent
-PARTS = {  # the stages in the order of the flow, and where the settings of each kind are
-    "encoder": {
-        "famae": "resid.encode:FamaeSettings",
-        "sasrec": "resid.sequential:SASRecSettings",
-        "bert4rec": "resid.sequential:BERT4RecSettings",
-    },
-    "quantizer": {
-        "gaoq": "resid.quantize.methods:TreeSettings",
-        "hierarchical": "resid.quantize.methods:TreeSettings",
-        "rq-kmeans": "resid.quantize.methods:ResidualSettings",
-        "rq-vae": "resid.quantize.methods:ResidualSettings",
-    },
-    "generator": {"onepass": "resid.generate:OnePassSettings", "t5": "resid.generate:T5Settings"},
-    "recommender": {
-        "popularity": "resid.sequential:PopularitySettings",
-        "cooccurrence": "resid.sequential:CoOccurrenceSettings",
-        "hgn": "resid.sequential:HGNSettings",
-        "sasrec": "resid.sequential:SASRecSettings",
-        "bert4rec": "resid.sequential:BERT4RecSettings",
-        "s3rec": "resid.sequential:S3RecSettings",
-    },
-}
-_WITH_FIELDS = ("hgn", "sasrec", "bert4rec", "s3rec")  # the recommenders that may be starred
-_SHAPES = (("encoder", "quantizer", "generator"), ("recommender",))  # which parts make a method
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a method: which one, and its settings."""
-
-    kind: str
-    settings: Settings
+_FOLDER = Path(__file__).parent / "recipes"
+_FIELDS = "-fields"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method: its parts by stage, in the order of the flow.
+    """A method and the settings of its parts.
 
     Attributes
     ----------
     name : str
     description : str
+    method : Method
     parts : dict
-        Stage to `Part`.
+        The parts by section.
     """
 
     name: str
     description: str
-    parts: Mapping[str, Part]
+    method: Method
+    parts: Mapping[str, PartSpec]
 
     @classmethod
     def read(cls, source: "str | Path | Recipe") -> "Recipe":
@@ -75,119 +49,139 @@ class Recipe:
         Raises
         ------
         InputError
-            If there is none, or it has a stage, a kind, a key or a value that cannot be used.
+            If there is none, or a section, a kind, a name or a value is invalid.
         """
         if isinstance(source, Recipe):
             return source
-        if str(source) in names() and str(source).endswith("*"):
-            plain = cls.read(str(source)[:-1]).changed({"recommender.fields": True})
-            return cls(str(source), f"{plain.description}; with fields", plain.parts)
-        path = _FOLDER / f"{source}.toml" if str(source) in names() else as_path(source)
+        name = str(source)
+        if name.endswith("*"):
+            name = name[:-1] + _FIELDS
+        if name.endswith(_FIELDS) and _file(name.removesuffix(_FIELDS)).exists():
+            plain = cls.read(name.removesuffix(_FIELDS))
+            if not _reads_fields(plain):
+                raise InputError(f"the recipe '{plain.name}' has no variant with fields.")
+            fields = plain.replace({"recommender.use_fields": True})
+            return dataclasses.replace(fields, name=name, description=f"{plain.description}; with fields")
+        path = _file(name) if _file(name).exists() else as_path(source)
         if path.suffix != ".toml":
+            known = recipe_names()
             raise InputError(
-                f"there is no recipe '{source}'{nearest(str(source), names())}; there are {', '.join(names())}, or give the "
-                "path of a file that ends with .toml."
+                f"there is no recipe '{source}'{nearest(name, known)}; available recipes: {', '.join(known)}; or give the path "
+                "of a file that ends with .toml."
             )
         try:
             with path.open("rb") as file:
                 content = tomllib.load(file)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the known ones.") from error
+            raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: this is not TOML: {error}.") from error
+            raise InputError(f"{path}: invalid TOML: {error}.") from error
         try:
-            return cls._of(path.stem, content)
+            return cls._from_toml(path.stem, content)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     @classmethod
-    def _of(cls, name: str, content: dict[str, Any]) -> Self:
-        description = str(content.pop("description", ""))
+    def _from_toml(cls, name: str, content: dict[str, Any]) -> "Recipe":
+        description, chosen = str(content.pop("description", "")), content.pop("method", None)
         parts = {}
-        for stage, values in content.items():
-            if stage not in PARTS:
-                raise InputError(f"there is no stage '{stage}'{nearest(stage, PARTS)}; there are {', '.join(PARTS)}.")
+        for section, values in content.items():
+            stage = stage_of(section)
             if not isinstance(values, dict):
-                raise InputError(f"the stage '{stage}' must be a table, [{stage}], not {values!r}.")
-            values = dict(values)
-            kind = values.pop("kind", None)
-            if not isinstance(kind, str) or kind not in PARTS[stage]:
-                known = ", ".join(PARTS[stage])
-                raise InputError(
-                    f"[{stage}] needs a kind, one of {known}, not {kind!r}{nearest(str(kind), PARTS[stage])}."
-                )
-            parts[stage] = Part(kind, _checked(stage, _settings_class(stage, kind), values))
-        if tuple(stage for stage in PARTS if stage in parts) not in _SHAPES:
-            shapes = " or ".join(" + ".join(shape) for shape in _SHAPES)
-            raise InputError(f"a recipe has the stages {shapes}; this one has {', '.join(parts) or 'none'}.")
-        return cls(name, description, {stage: parts[stage] for stage in PARTS if stage in parts})
+                raise InputError(f"'{section}' must be a table, [{section}], not {values!r}.")
+            parts[section] = _spec(section, stage, values)
+        method = find_method(chosen, tuple(parts))
+        return cls(name, description, method, {section: parts[section] for section in method.sections})
 
-    def part(self, stage: str) -> Part:
-        """Return the part of a stage."""
-        if stage not in self.parts:
-            raise InputError(f"the recipe '{self.name}' has no {stage}; it has {', '.join(self.parts)}.")
-        return self.parts[stage]
+    def part(self, section: str) -> PartSpec:
+        """Return the part of a section."""
+        if section not in self.parts:
+            raise InputError(f"the recipe '{self.name}' has no {section}; it has {', '.join(self.parts)}.")
+        return self.parts[section]
 
-    def changed(self, changes: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe with other settings, named by stage: ``{"encoder.epochs": 20}``; `seed` alone is every stage's."""
+    def replace(self, changes: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe with other settings.
+
+        Parameters
+        ----------
+        changes
+            Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
+            its default settings; ``"seed"`` sets the seed of every part.
+        """
         parts = dict(self.parts)
-        for name, value in ((str(name), value) for name, value in changes.items()):
-            stage, dot, key = name.partition(".")
-            if key == "kind":
-                raise InputError(
-                    f"'{name}' is changed in a file: print the recipe with 'resid recipes show', and edit it."
-                )
+        ordered = sorted(
+            ((str(name), value) for name, value in changes.items()), key=lambda pair: not _is_kind(pair[0])
+        )
+        for name, value in ordered:
+            section, dot, key = name.partition(".")
+            if _is_kind(name) and section in parts:
+                parts[section] = _spec(section, stage_of(section), {"kind": value})
+                continue
             if name == "seed":
-                stages = [stage for stage in parts if hasattr(parts[stage].settings, "seed")]
-                if not stages:
-                    raise InputError(f"the recipe '{self.name}' has nothing random, so it takes no seed.")
-            elif stage in parts and dot:
-                stages = [stage]
+                sections = [section for section in parts if hasattr(parts[section].settings, "seed")]
+                if not sections:
+                    raise InputError(f"the recipe '{self.name}' has no random part, so it takes no seed.")
+            elif section in parts and dot:
+                sections = [section]
             else:
-                keys = [f"{s}.{field}" for s in parts for field in _fields(parts[s].settings)]
-                advice = f"name it by its stage, as {keys[0]}" if keys else f"the recipe '{self.name}' has none"
-                raise InputError(f"there is no setting '{name}'{nearest(name, keys)}; {advice}.")
-            for stage in stages:
-                part = parts[stage]
-                settings = _checked(stage, part.settings.changed, {key or name: value})
-                parts[stage] = Part(part.kind, settings)
-        return Recipe(self.name, self.description, parts)
+                known = [f"{s}.{field.name}" for s in parts for field in dataclasses.fields(parts[s].settings)]
+                advice = f"use section.name, for example {known[0]}" if known else f"'{self.name}' has no settings"
+                raise InputError(f"there is no setting '{name}'{nearest(name, known)}; {advice}.")
+            for section in sections:
+                settings = _in_section(section, parts[section].settings.replace, {key or name: value})
+                parts[section] = dataclasses.replace(parts[section], settings=settings)
+        return dataclasses.replace(self, parts=parts)
+
+    def check(self, data: Dataset) -> None:
+        """Raise an `InputError` if a part cannot be fitted to a Dataset."""
+        for spec in self.parts.values():
+            spec.create().check(data)
 
     def toml(self) -> str:
-        """Write the recipe with all settings; what is None is left out, for TOML has no word for it."""
-        lines = [f"description = {_toml_value(self.description)}"]
-        for stage, part in self.parts.items():
-            lines += ["", f"[{stage}]", f"kind = {_toml_value(part.kind)}"]
-            lines += [f"{key} = {_toml_value(v)}" for key, v in part.settings.plain().items() if v is not None]
+        """Return the recipe with all settings; those that are None are left out, as TOML cannot represent them."""
+        lines = [f"description = {_toml_value(self.description)}", f"method = {_toml_value(self.method.name)}"]
+        for section, spec in self.parts.items():
+            lines += ["", f"[{section}]", f"kind = {_toml_value(spec.kind)}"]
+            lines += [f"{key} = {_toml_value(v)}" for key, v in spec.settings.to_dict().items() if v is not None]
         return "\n".join(lines) + "\n"
 
 
 @cache
-def names() -> tuple[str, ...]:
-    """Return the names of the recipes that the library has."""
-    found: list[str] = []
+def recipe_names() -> tuple[str, ...]:
+    """Return the names of the recipes that come with the library."""
+    names: list[str] = []
     for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
-        part = tomllib.loads(path.read_text(encoding="utf-8")).get("recommender", {})
-        found += [path.stem, f"{path.stem}*"] if part.get("kind") in _WITH_FIELDS else [path.stem]
-    return tuple(found)
+        names += [path.stem, *([f"{path.stem}{_FIELDS}"] if _reads_fields(Recipe.read(path.stem)) else [])]
+    return tuple(names)
 
 
-def _settings_class(stage: str, kind: str) -> Any:
-    module, _, name = PARTS[stage][kind].partition(":")
-    return getattr(importlib.import_module(module), name)
+def _file(name: str) -> Path:
+    return _FOLDER / f"{name}.toml" if Path(name).name == name else Path(name)
 
 
-def _checked(stage: str, make: Any, values: Mapping[str, Any]) -> Settings:
-    """Build settings, and say of which stage they are if they cannot be."""
+def _reads_fields(recipe: Recipe) -> bool:
+    """Return whether a recipe is a recommender with the setting `use_fields`."""
+    return tuple(recipe.parts) == ("recommender",) and hasattr(recipe.parts["recommender"].settings, "use_fields")
+
+
+def _is_kind(name: str) -> bool:
+    return name.endswith(".kind")
+
+
+def _spec(section: str, stage: str, values: Mapping[str, Any]) -> PartSpec:
+    values = dict(values)
+    kind = values.pop("kind", None)
+    found = find_part(stage, kind)
+    return PartSpec(stage, found.kind, _in_section(section, found.settings_class, values))
+
+
+def _in_section(section: str, build: Any, values: Mapping[str, Any]) -> Settings:
+    """Build settings; an error names the section."""
     try:
-        settings: Settings = make(**values)
+        settings: Settings = build(**values)
     except InputError as error:
-        raise InputError(f"[{stage}] {error}") from error
+        raise InputError(f"[{section}] {error}") from error
     return settings
-
-
-def _fields(settings: Settings) -> Iterable[str]:
-    return (field.name for field in dataclasses.fields(settings))
 
 
 def _toml_value(value: Any) -> str:
@@ -196,5 +190,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_toml_value(part) for part in value)}]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's strings are JSON's
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # strings of TOML and JSON are alike
     return repr(value)

@@ -1,4 +1,4 @@
-"""Items as the sum of the embeddings of their fields, the item-ID first."""
+"""Item embeddings as sums of field embeddings; the item ID is the first field."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ from resid.data.dataset import Dataset
 
 
 class FieldTables(nn.ModuleList):
-    """An embedding table for the item-ID and one for each field.
+    """One embedding table for the item ID and one for each field.
 
     Parameters
     ----------
     codes
-        The field codes of every item, the item-ID first, shape (items, J).
+        The field codes of every item, the item ID first, shape (items, J).
     sizes
-        The number of codes of each field, the item-ID first; J of them.
+        The vocabulary size of each field, the item ID first, length J.
     width
-        Of a vector.
+        Embedding dimension.
     sparse
-        Which tables get sparse gradients, so that a step's cost does not grow with them; J of them.
+        Which tables have sparse gradients, so that the cost of a step does not grow with them, length J.
     std
-        Of the normal distribution from which they are drawn.
+        Standard deviation of the initial weights.
     """
 
     codes: Tensor
@@ -33,7 +33,7 @@ class FieldTables(nn.ModuleList):
         self, codes: NDArray[np.integer], sizes: Sequence[int], width: int, sparse: Sequence[bool], std: float = 0.02
     ) -> None:
         super().__init__(nn.Embedding(size, width, sparse=few) for size, few in zip(sizes, sparse, strict=True))
-        # A copy, for a view of one column has strides that several processes cannot exchange.
+        # A copy: DDP cannot broadcast a view with the strides of a column.
         own = torch.as_tensor(np.asarray(codes), dtype=torch.int64).clone(memory_format=torch.contiguous_format)
         self.register_buffer("codes", own, persistent=False)
         for table in self.embeddings():
@@ -56,18 +56,18 @@ class FieldTables(nn.ModuleList):
         """Return the sum of all field embeddings of every item, shape (items, width)."""
         first, *others = self.embeddings()
         summed: Tensor = first.weight
-        for field, table in enumerate(others, 1):  # one by one, for they are as many as the catalogue
+        for field, table in enumerate(others, 1):  # one field at a time: each is as large as the catalogue
             summed = summed + table(self.codes[:, field])
         return summed
 
 
 def item_and_fields(data: Dataset, *, fields: bool = True) -> tuple[NDArray[np.integer], dict[str, int]]:
-    """Return the codes of every item, its item-ID first and then those of its fields, and how many there are of each.
+    """Return the field codes of every item, the item ID first, and the vocabulary size of every field.
 
     Returns
     -------
     codes, sizes
-        The first of shape (items, J); without fields J is 1.
+        Codes of shape (items, J), and sizes by field name; J is 1 without fields.
     """
     own, count = np.arange(data.n_items, dtype=np.int32)[:, None], {"item": data.n_items}
     if not fields:

@@ -1,7 +1,7 @@
-"""What queries lose that should be nearest to their targets: over all candidates, or over a few that are drawn.
+"""Losses of queries against their target items: full softmax, sampled softmax and binary cross-entropy.
 
-A score is a product; queries and candidates of length 1, times a scale, make it a scaled cosine. The losses over candidates
-that are drawn are for each query, shape (queries,).
+A score is a dot product; with normalized vectors and a scale it is a scaled cosine. The losses over sampled negatives are
+returned per query, shape (queries,).
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ import torch.nn.functional as f
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_SCORES = 2**22  # that are in memory at a time
+_MAX_SCORES = 2**22  # in memory at a time
 
 
-def whole_softmax(queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+def full_softmax_loss(queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of the targets among all candidates.
 
-    As `cross_entropy` of the product, but a few queries at a time and with their gradients at once: the scores of all
-    queries are never in memory together, where they would take longer to write and read than to compute.
+    Equal to `cross_entropy` of all scores, but computed in chunks of queries together with the gradient: the full score
+    matrix, which takes longer to write and read than to compute, is never in memory.
 
     Parameters
     ----------
@@ -27,50 +27,52 @@ def whole_softmax(queries: Tensor, candidates: Tensor, targets: Tensor) -> Tenso
     candidates
         Shape (candidates, width).
     targets
-        The number of each query's candidate, shape (queries,).
+        The index of each query's candidate, shape (queries,).
     """
     precise = torch.promote_types(queries.dtype, torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
-        loss: Tensor = _WholeSoftmax.apply(queries.to(precise), candidates.to(precise), targets)  # type: ignore[no-untyped-call]
+        loss: Tensor = _FullSoftmax.apply(queries.to(precise), candidates.to(precise), targets)  # type: ignore[no-untyped-call]
     return loss
 
 
-class _WholeSoftmax(torch.autograd.Function):
+class _FullSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
-        of_queries, of_candidates = torch.empty_like(queries), torch.zeros_like(candidates)
+        query_grad, candidate_grad = torch.empty_like(queries), torch.zeros_like(candidates)
         total = queries.new_zeros(())
-        step = max(1, _SCORES // len(candidates))
+        step = max(1, _MAX_SCORES // len(candidates))
         for some in (slice(first, first + step) for first in range(0, len(queries), step)):
-            scores, wanted = queries[some] @ candidates.T, targets[some, None]
-            own, highest = scores.gather(1, wanted), scores.amax(dim=1, keepdim=True)
+            scores, index = queries[some] @ candidates.T, targets[some, None]
+            target_score, highest = scores.gather(1, index), scores.amax(dim=1, keepdim=True)
             mass = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
-            total += (mass.log() + highest - own).sum()
-            slopes = scores.div_(mass).scatter_add_(1, wanted, torch.full_like(own, -1.0))  # of the loss, by score
-            of_queries[some] = slopes @ candidates
-            of_candidates.addmm_(slopes.T, queries[some])
-        context.save_for_backward(of_queries, of_candidates)
+            total += (mass.log() + highest - target_score).sum()
+            grad = scores.div_(mass).scatter_add_(
+                1, index, torch.full_like(target_score, -1.0)
+            )  # of the loss with respect to the scores
+            query_grad[some] = grad @ candidates
+            candidate_grad.addmm_(grad.T, queries[some])
+        context.save_for_backward(query_grad, candidate_grad)
         return total / len(queries)
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        of_queries, of_candidates = context.saved_tensors
-        share = gradients[0] / len(of_queries)
-        return of_queries * share, of_candidates * share, None
+        query_grad, candidate_grad = context.saved_tensors
+        share = gradients[0] / len(query_grad)
+        return query_grad * share, candidate_grad * share, None
 
 
-def draw_candidates(queries: int, size: int, count: int, share: int, generator: torch.Generator) -> Tensor:
-    """Draw candidates uniformly, shape (groups, count).
+def sample_negatives(n_queries: int, n_items: int, n_negatives: int, group_size: int, rng: torch.Generator) -> Tensor:
+    """Draw negatives uniformly, shape (groups, n_negatives).
 
-    The queries of a group, at most `share` that follow each other, have the same candidates, so that a step reads and
-    updates a few thousand rows of a table and not a hundred thousand.
+    Up to `group_size` consecutive queries share their negatives, so that a step reads and updates a few thousand rows of a
+    table instead of a hundred thousand.
     """
-    return torch.randint(size, (-(-queries // share), count), generator=generator)
+    return torch.randint(n_items, (-(-n_queries // group_size), n_negatives), generator=rng)
 
 
-def grouped_scores(queries: Tensor, targets: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
-    """Return the scores of every query with its group's candidates, -inf where a candidate is the query's target.
+def grouped_scores(queries: Tensor, targets: Tensor, vectors: Tensor, negatives: Tensor) -> Tensor:
+    """Return the scores of every query with its group's negatives, -inf where a negative is the query's target.
 
     Parameters
     ----------
@@ -79,37 +81,39 @@ def grouped_scores(queries: Tensor, targets: Tensor, vectors: Tensor, drawn: Ten
     targets
         Shape (queries,).
     vectors
-        Of the candidates, shape (groups, count, width).
-    drawn
-        Which candidates these are, shape (groups, count).
+        Of the negatives, shape (groups, n_negatives, width).
+    negatives
+        Their indices, shape (groups, n_negatives).
 
     Returns
     -------
     Tensor
-        Shape (queries, count).
+        Shape (queries, n_negatives).
     """
-    groups, count = drawn.shape
-    share = -(-len(queries) // groups)
-    short = groups * share - len(queries)
-    scores = f.pad(queries, (0, 0, 0, short)).view(groups, share, -1) @ vectors.transpose(1, 2)
-    same = f.pad(targets, (0, short), value=-1).view(groups, share, 1) == drawn[:, None]
+    groups, count = negatives.shape
+    size = -(-len(queries) // groups)
+    missing = groups * size - len(queries)
+    scores = f.pad(queries, (0, 0, 0, missing)).view(groups, size, -1) @ vectors.transpose(1, 2)
+    same = f.pad(targets, (0, missing), value=-1).view(groups, size, 1) == negatives[:, None]
     return scores.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]
 
 
-def sampled_softmax(queries: Tensor, targets: Tensor, own: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
-    """Return −log of the targets' share of the softmax over them and the candidates drawn; see `grouped_scores`.
+def sampled_softmax_loss(
+    queries: Tensor, targets: Tensor, target_vectors: Tensor, vectors: Tensor, negatives: Tensor
+) -> Tensor:
+    """Return the cross-entropy of each target among itself and its negatives; see `grouped_scores`.
 
     Parameters
     ----------
-    own
-        The targets' vectors, shape (queries, width).
+    target_vectors
+        Shape (queries, width).
     """
-    score = (queries * own).sum(dim=1, keepdim=True)
-    others = grouped_scores(queries, targets, vectors, drawn)
+    score = (queries * target_vectors).sum(dim=1, keepdim=True)
+    others = grouped_scores(queries, targets, vectors, negatives)
     return torch.cat([score, others], dim=1).logsumexp(dim=1) - score[:, 0]
 
 
-def binary(queries: Tensor, targets: Tensor, own: Tensor, vectors: Tensor, drawn: Tensor) -> Tensor:
-    """Return −log σ(score) of the targets and −log σ(−score) of the candidates drawn; see `sampled_softmax`."""
-    others = grouped_scores(queries, targets, vectors, drawn)  # -inf, the target drawn again, loses nothing
-    return f.softplus(-(queries * own).sum(dim=1)) + f.softplus(others).sum(dim=1)
+def binary_loss(queries: Tensor, targets: Tensor, target_vectors: Tensor, vectors: Tensor, negatives: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each target and its negatives; see `sampled_softmax_loss`."""
+    others = grouped_scores(queries, targets, vectors, negatives)  # -inf, a negative that is the target, adds nothing
+    return f.softplus(-(queries * target_vectors).sum(dim=1)) + f.softplus(others).sum(dim=1)

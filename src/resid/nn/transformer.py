@@ -1,4 +1,4 @@
-"""Transformer layers: one normalised after each part, which looks at all tokens or back, and a causal one, before."""
+"""Transformer layers: a post-norm encoder layer, bidirectional or causal, and a pre-norm causal layer."""
 
 import torch
 import torch.nn.functional as f
@@ -9,129 +9,128 @@ from resid.nn.dropout import Dropout
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a two-layer perceptron, the same function as `torch.nn.TransformerEncoderLayer`.
+    """Post-norm Transformer encoder layer, the same function as `torch.nn.TransformerEncoderLayer` with ReLU.
 
     Parameters
     ----------
     width
-        Size of a token's vector.
+        Embedding dimension.
     heads
         Number of attention heads.
-    hidden
-        Size of the perceptron's hidden layer.
+    ffn_width
+        Hidden size of the feed-forward network.
     dropout
-        On attention weights, on the hidden layer and on what both parts add.
+        Applied to attention weights, to the feed-forward hidden layer and to both residual branches.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, ffn_width: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.project_in = nn.Linear(width, 3 * width)  # queries, keys, values
-        self.project_out = nn.Linear(width, width)
-        self.widen = nn.Linear(width, hidden)
-        self.narrow = nn.Linear(hidden, width)
+        self.qkv = nn.Linear(width, 3 * width)  # queries, keys, values
+        self.out = nn.Linear(width, width)
+        self.ffn_in = nn.Linear(width, ffn_width)
+        self.ffn_out = nn.Linear(ffn_width, width)
         self.attention_norm = nn.LayerNorm(width)
-        self.perceptron_norm = nn.LayerNorm(width)
+        self.ffn_norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, attend: Tensor | None, *, last_only: bool = False) -> Tensor:
-        """Return new vectors for all tokens, or for the last one alone, which costs a fraction.
+        """Return the output of all positions, or only of the last one, at a fraction of the cost.
 
         Parameters
         ----------
         tokens
             Shape (batch, length, width).
         attend
-            Which tokens may be looked at, boolean, shape (batch, length) for every query alike. None is causal: each looks
-            at those before it and at itself.
+            Which tokens are attended to, boolean, shape (batch, length). None is causal attention.
         last_only
-            Compute only the last token.
+            Compute only the last position.
 
         Returns
         -------
         Tensor
             Shape (batch, length, width), or (batch, 1, width).
         """
-        asking = tokens[:, -1:] if last_only else tokens
-        query, key, value = self._heads(tokens, asking)
+        targets = tokens[:, -1:] if last_only else tokens
+        query, key, value = self._qkv(tokens, targets)
         mask, causal = (attend[:, None, None, :], False) if attend is not None else (None, not last_only)
-        return self._answer(asking, query, key, value, mask, causal)
+        return self._finish(targets, query, key, value, mask, causal)
 
     def at(self, tokens: Tensor, attend: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-        """Return new vectors for some tokens alone.
+        """Return the output of selected positions only.
 
         Parameters
         ----------
         tokens, attend
             As for `forward`.
         rows, places
-            Where they stand in the batch, each of shape (n,).
+            The sequence and the position of each, shape (n,).
 
         Returns
         -------
         Tensor
             Shape (n, width).
         """
-        asking = tokens[rows, places][:, None]
-        query, key, value = self._heads(tokens, asking)
-        return self._answer(asking, query, key[rows], value[rows], attend[rows, None, None, :], False)[:, 0]
+        targets = tokens[rows, places][:, None]
+        query, key, value = self._qkv(tokens, targets)
+        return self._finish(targets, query, key[rows], value[rows], attend[rows, None, None, :], False)[:, 0]
 
-    def _answer(
-        self, asking: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
+    def _finish(
+        self, targets: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
-        """Do the rest of the layer, from the attention on; shape (batch, queries, width)."""
-        chance = self.dropout.chance if self.training else 0.0
-        mixed = f.scaled_dot_product_attention(query, key, value, mask, dropout_p=chance, is_causal=causal)
-        mixed = self.project_out(mixed.transpose(1, 2).flatten(2))
-        middle = self.attention_norm(self.dropout.added(asking, mixed))
-        narrow = self.dropout.rectified(self.widen(middle), self.narrow)
-        new: Tensor = self.perceptron_norm(self.dropout.added(middle, narrow))
-        return new
+        """Compute the layer from the attention on, for the target positions; shape (batch, targets, width)."""
+        p = self.dropout.p if self.training else 0.0
+        attended = f.scaled_dot_product_attention(query, key, value, mask, dropout_p=p, is_causal=causal)
+        attended = self.out(attended.transpose(1, 2).flatten(2))
+        hidden = self.attention_norm(self.dropout.add(targets, attended))
+        fed = self.dropout.relu_linear(self.ffn_in(hidden), self.ffn_out)
+        output: Tensor = self.ffn_norm(self.dropout.add(hidden, fed))
+        return output
 
     def attention_of_last(self, tokens: Tensor, attend: Tensor) -> Tensor:
         """Return the attention weights of the last token, shape (batch, heads, length)."""
-        query, key, _ = self._heads(tokens, tokens[:, -1:])
+        query, key, _ = self._qkv(tokens, tokens[:, -1:])
         scores = (query @ key.transpose(2, 3)).squeeze(2) / query.shape[-1] ** 0.5
         return torch.softmax(scores.masked_fill(~attend[:, None, :], -torch.inf), dim=-1)
 
-    def _heads(self, tokens: Tensor, asking: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project to queries, keys and values, each of shape (batch, heads, length, width / heads)."""
+    def _qkv(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries of the targets, keys and values of all tokens; each (batch, heads, length, width / heads)."""
         width = tokens.shape[-1]
-        weight, bias = self.project_in.weight, self.project_in.bias
-        query = f.linear(asking, weight[:width], bias[:width])
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = f.linear(targets, weight[:width], bias[:width])
         key, value = f.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=-1)
         query, key, value = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in (query, key, value))
         return query, key, value
 
 
 class CausalLayer(nn.Module):
-    """Self-attention of every token to those before it and to itself, then a perceptron; each reads normalised tokens.
+    """Pre-norm causal Transformer layer with GELU.
 
     Parameters
     ----------
     width
-        Size of a token's vector.
+        Embedding dimension.
     heads
         Number of attention heads.
-    hidden
-        Size of the perceptron's hidden layer.
+    ffn_width
+        Hidden size of the feed-forward network.
     dropout
-        On the hidden layer and on what both parts add.
+        Applied to the feed-forward hidden layer and to both residual branches.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, ffn_width: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.project_in = nn.Linear(width, 3 * width)
-        self.project_out = nn.Linear(width, width)
-        self.widen = nn.Linear(width, hidden)
-        self.narrow = nn.Linear(hidden, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.ffn_in = nn.Linear(width, ffn_width)
+        self.ffn_out = nn.Linear(ffn_width, width)
         self.attention_norm = nn.LayerNorm(width)
-        self.perceptron_norm = nn.LayerNorm(width)
+        self.ffn_norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, bias: Tensor) -> Tensor:
-        """Return new vectors; padding comes last, where no other token looks.
+        """Return the output of all positions; padding is on the right, where causal attention ignores it.
 
         Parameters
         ----------
@@ -140,15 +139,21 @@ class CausalLayer(nn.Module):
         bias
             Added to the attention scores, -inf where a key comes after its query; shape (heads, length, length).
         """
-        split = self.project_in(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
+        split = self.qkv(self.attention_norm(tokens)).unflatten(2, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (batch, heads, length, width / heads) each
-        mixed = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        tokens = self.dropout.added(tokens, self.project_out(mixed.transpose(1, 2).flatten(2)))
-        wide = self.dropout(f.gelu(self.widen(self.perceptron_norm(tokens))))
-        return self.dropout.added(tokens, self.narrow(wide))
+        attended = f.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        tokens = self.dropout.add(tokens, self.out(attended.transpose(1, 2).flatten(2)))
+        hidden = self.dropout(f.gelu(self.ffn_in(self.ffn_norm(tokens))))
+        return self.dropout.add(tokens, self.ffn_out(hidden))
 
 
-def padded_right(histories: Tensor) -> tuple[Tensor, Tensor]:
+def check_heads(width: int, heads: int) -> None:
+    """Raise a `ValueError` unless the width is a multiple of the number of attention heads."""
+    if width % heads:
+        raise ValueError(f"width={width} must be a multiple of heads={heads}")
+
+
+def pad_right(histories: Tensor) -> tuple[Tensor, Tensor]:
     """Return histories with their padding moved to the right, shape (users, length), and their lengths, shape (users,)."""
     lengths = (histories != PADDING).sum(dim=1)
     place = torch.arange(histories.shape[1], device=histories.device)

@@ -1,12 +1,21 @@
-"""Q-stage: item vectors become short sequences of discrete codes."""
+"""Q-stage: item embeddings become short sequences of discrete codes."""
 
 from resid.quantize.base import Quantizer
 from resid.quantize.gaoq import GAOQ
 from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.kmeans import BalancedKMeans
-from resid.quantize.quality import quality
+from resid.quantize.quality import id_quality
 from resid.quantize.residual import RQKMeans
 from resid.quantize.rqvae import RQVAE
 
-__all__ = ["GAOQ", "RQVAE", "BalancedKMeans", "HierarchicalKMeans", "Quantizer", "RQKMeans", "SemanticIds", "quality"]
+__all__ = [
+    "GAOQ",
+    "RQVAE",
+    "BalancedKMeans",
+    "HierarchicalKMeans",
+    "Quantizer",
+    "RQKMeans",
+    "SemanticIds",
+    "id_quality",
+]

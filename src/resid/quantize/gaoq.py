@@ -1,64 +1,69 @@
 """GAOQ, the Q-stage of ReSID: a balanced tree whose codes mean the same under every parent.
 
-Section "Globally Aligned Orthogonal Quantization" and Algorithm 1 of the paper. Items are split by balanced k-means, the
-clusters again, and so on; the last level tells the items of a leaf apart, so every ID is unique. From the second level on,
-the children of a node take their codes from anchors, directions that all nodes of the level share, by the directions in
-which they lie from their parent.
+Section "Globally Aligned Orthogonal Quantization" and Algorithm 1 of the paper. Items are split recursively by balanced
+k-means; the last level numbers the items of a leaf, so every ID is unique. From the second level on, the children of a node
+are matched to anchors, directions that all nodes of the level share, by their direction from the parent.
 """
 
 import warnings
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resid.core.artifact import Artifact
+from resid.core.registry import register
 from resid.quantize.alignment import make_anchors, match
-from resid.quantize.paths import TreeQuantizer
-from resid.quantize.tree import Level, checked_branching, members_of, number_within
+from resid.quantize.cluster_tree import Level, check_branching, members_of, number_within
+from resid.quantize.tree_quantizer import TreeQuantizer
 
 
+@register("quantizer", "gaoq")
 class GAOQ(TreeQuantizer):
     """Globally aligned orthogonal quantization.
 
     Parameters
     ----------
-    branching : sequence of int or "auto", default="auto"
-        Clusters of every node, level by level; one more level, whose size is computed, tells the items of a leaf apart.
-    anchors : sequence of int or None, default=None
-        How many anchors each level has from the second on, the last included; by default as many as a node has children.
-        More of them leave codes free for items to come. They are orthogonal as far as there are dimensions; further ones
-        come in blocks that are orthogonal among themselves, with a warning.
+    branching : tuple of int or "auto", default="auto"
+        Number of children of a node at every level; one more level, whose size is computed, numbers the items of a leaf.
+        ``"auto"`` has about one leaf per 14 items.
+    anchors : tuple of int or None, default=None
+        Number of anchors of every level from the second on, including the last; by default the number of children. More
+        anchors leave codes free for new items. If there are more anchors than dimensions, they come in blocks that are
+        orthogonal, with a warning.
     align_last : bool, default=True
-        Whether the last level is aligned too, or numbered in the order of the items.
-    max_iter, tol : int, float
-        Of balanced k-means.
+        Align the last level too; otherwise number the items of a leaf in their order.
+    max_iter : int, default=100
+        Maximum number of Lloyd iterations of balanced k-means.
+    tol : float, default=1e-4
+        Tolerance of balanced k-means.
     random_state : int, RandomState instance or None, default=None
 
     Attributes
     ----------
     codes_ : ndarray of int32, shape (n_samples, n_levels)
-        Every row of it is another.
+        All rows are different.
     level_sizes_ : tuple of int
     branching_ : tuple of int
-        With the last level.
+        Including the last level.
     anchors_ : list of ndarray
-        Of every level from the second on, shape (anchors, n_features).
+        Anchors of every level from the second on, shape (anchors, n_features).
     product_flops_ : tuple of int
-        Floating-point operations of the distance products of every level that was clustered.
+        Floating-point operations of the distance computations of every clustered level.
     n_iter_ : int
-        The most of Lloyd's steps that a node took.
+        The largest number of Lloyd iterations of a node.
     n_features_in_ : int
     """
 
     def __init__(
         self,
-        branching: Sequence[int] | Literal["auto"] = "auto",
+        branching: tuple[int, ...] | Literal["auto"] = "auto",
         *,
-        anchors: Sequence[int] | None = None,
+        anchors: tuple[int, ...] | None = None,
         align_last: bool = True,
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -71,26 +76,25 @@ class GAOQ(TreeQuantizer):
         self.tol = tol
         self.random_state = random_state
 
-    def _branching(self, items: int) -> tuple[int, ...]:
-        branching = checked_branching(self.branching, items)
-        largest = items  # of the nodes of a level: halves and so on are rounded up, as clusters are balanced
-        for width in branching:
-            largest = -(-largest // width)
-        self.branching_ = (*branching, largest)
-        self.level_sizes_ = (branching[0], *self._anchor_counts())
+    def _branching(self, n_items: int) -> tuple[int, ...]:
+        branching = check_branching(self.branching, n_items)
+        self._anchor_counts(_largest_nodes(branching, n_items))
         return branching
 
-    def _number(
+    def _assign_codes(
         self, vectors: Tensor, levels: Sequence[Level], leaves: NDArray[np.int64], seed: int
     ) -> tuple[list[NDArray[np.int64]], tuple[int, ...]]:
+        widths = tuple(level.centers.shape[1] for level in levels)
+        self.branching_ = (*widths, *_largest_nodes(widths, len(vectors))[-1:])
+        level_sizes = (widths[0], *self._anchor_counts(self.branching_[1:]))
         self.anchors_ = [
             make_anchors(count, vectors.shape[1], [seed, 1_000 + level])
-            for level, count in enumerate(self.level_sizes_[1:], 1)
+            for level, count in enumerate(level_sizes[1:], 1)
         ]
-        if max(self.level_sizes_[1:]) > vectors.shape[1]:
+        if max(level_sizes[1:]) > vectors.shape[1]:
             warnings.warn(
-                f"there are up to {max(self.level_sizes_[1:])} anchors in {vectors.shape[1]} dimensions, so not all of them are "
-                "orthogonal: they come in blocks that are.",
+                f"there are up to {max(level_sizes[1:])} anchors in {vectors.shape[1]} dimensions, so only blocks of them are "
+                "orthogonal.",
                 stacklevel=4,
             )
         codes = [levels[0].children]
@@ -98,29 +102,32 @@ class GAOQ(TreeQuantizer):
             parents = levels[number].centers.flatten(0, 1)
             matched = match(level.centers, level.counts, parents, self._anchors(number, vectors))
             codes.append(matched[level.parents, level.children])
-        codes.append(self._number_leaves(vectors, leaves, levels[-1].centers.flatten(0, 1)))
-        return codes, self.level_sizes_
+        codes.append(self._leaf_codes(vectors, leaves, levels[-1].centers.flatten(0, 1)))
+        return codes, level_sizes
 
     def _preferred_codes(self, vector: Tensor, leaf_mean: Tensor) -> NDArray[np.int64]:
         return (self._anchors(-1, vector) @ (vector - leaf_mean)).argsort(descending=True, stable=True).cpu().numpy()
 
-    def _anchor_counts(self) -> tuple[int, ...]:
-        """Return the number of anchors from the second level on, or raise a ValueError."""
-        children = self.branching_[1:]
+    def _anchor_counts(self, children: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of anchors of the levels from the second on, or raise a ValueError."""
         if self.anchors is None:
             return children
         if not isinstance(self.anchors, Sequence | np.ndarray) or len(self.anchors) != len(children):
-            raise ValueError(f"anchors={self.anchors!r} must be {len(children)} numbers, one for each level from 2 on.")
+            raise ValueError(
+                f"anchors={self.anchors!r} must be {len(children)} integers, one per level from the second on."
+            )
         for level, (count, least) in enumerate(zip(self.anchors, children, strict=True), 2):
             if not isinstance(count, Integral) or count < least:
-                raise ValueError(f"level {level} has {least} children and needs as many anchors, not {count!r}.")
+                raise ValueError(
+                    f"level {level} has {least} children and needs at least as many anchors, not {count!r}."
+                )
         return tuple(int(count) for count in self.anchors)
 
     def _anchors(self, number: int, vectors: Tensor) -> Tensor:
         return torch.from_numpy(self.anchors_[number]).to(vectors.device)
 
-    def _number_leaves(self, vectors: Tensor, leaves: NDArray[np.int64], means: Tensor) -> NDArray[np.int64]:
-        """Tell the items of every leaf apart, by the directions from its mean; means have shape (leaves, d)."""
+    def _leaf_codes(self, vectors: Tensor, leaves: NDArray[np.int64], means: Tensor) -> NDArray[np.int64]:
+        """Return the codes of items within their leaf, by the direction from its mean; means have shape (leaves, d)."""
         if not self.align_last:
             return number_within(leaves)
         codes = np.zeros(len(vectors), dtype=np.int64)
@@ -131,3 +138,24 @@ class GAOQ(TreeQuantizer):
             matched = match(items, real.sum(axis=1), means[torch.from_numpy(some).to(vectors.device)], anchors)
             codes[members[real]] = matched[real]
         return codes
+
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
+        anchors = {f"anchors.{number}": anchors for number, anchors in enumerate(self.anchors_)}
+        facts = {**content["facts"], "branching": self.branching_}
+        return {"facts": facts, "arrays": {**content["arrays"], **anchors}}
+
+    @classmethod
+    def _unpack(cls, artifact: Artifact) -> Self:
+        quantizer = super()._unpack(artifact)
+        quantizer.branching_ = tuple(artifact.facts["branching"])
+        quantizer.anchors_ = [artifact.arrays[f"anchors.{n}"] for n in range(len(quantizer.level_sizes_) - 1)]
+        return quantizer
+
+
+def _largest_nodes(branching: tuple[int, ...], n_items: int) -> tuple[int, ...]:
+    """Return the number of children of the levels from the second on, the last being the size of the largest leaf."""
+    largest = n_items
+    for width in branching:  # balanced clusters differ by at most one item
+        largest = -(-largest // width)
+    return (*branching[1:], largest)

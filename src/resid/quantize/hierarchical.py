@@ -1,6 +1,6 @@
-"""Hierarchical k-means: a balanced tree with numbers that mean something only under their parent.
+"""Hierarchical k-means: a balanced tree with local codes, which have a meaning only under their parent.
 
-The tree of GAOQ without its alignment (ablation Q2 of the paper), or the k-ary tree of EAGER.
+The tree of GAOQ without alignment (ablation Q2 of the paper), or the k-ary tree of EAGER.
 """
 
 from collections.abc import Sequence
@@ -10,44 +10,48 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resid.quantize.paths import TreeQuantizer
-from resid.quantize.tree import Level, checked_branching, number_within
+from resid.core.registry import register
+from resid.quantize.cluster_tree import Level, check_branching, number_within
+from resid.quantize.tree_quantizer import TreeQuantizer
 
 
+@register("quantizer", "hierarchical")
 class HierarchicalKMeans(TreeQuantizer):
-    """Balanced clusters of balanced clusters; the children of every node are numbered in an order of their own.
+    """Recursive balanced k-means; the children of every node are numbered in a random order.
 
     With the same `branching` and `random_state`, the tree is that of `GAOQ`.
 
     Parameters
     ----------
-    branching : sequence of int, int or "auto", default="auto"
-        Clusters of every node, level by level; one more level, whose size is computed, tells the items of a leaf apart.
-        A single number k is EAGER's tree: every level has k codes, and there are as few levels as hold all items.
-    max_iter, tol : int, float
-        Of balanced k-means.
+    branching : tuple of int, int or "auto", default="auto"
+        Number of children of a node at every level; one more level, whose size is computed, numbers the items of a leaf. A
+        single integer k is EAGER's tree: every level has k codes, with as few levels as the catalogue needs.
+    max_iter : int, default=100
+        Maximum number of Lloyd iterations of balanced k-means.
+    tol : float, default=1e-4
+        Tolerance of balanced k-means.
     random_state : int, RandomState instance or None, default=None
 
     Attributes
     ----------
     codes_ : ndarray of int32, shape (n_samples, n_levels)
-        Every row of it is another.
+        All rows are different.
     level_sizes_ : tuple of int
     product_flops_ : tuple of int
-        Floating-point operations of the distance products of every level that was clustered.
+        Floating-point operations of the distance computations of every clustered level.
     n_iter_ : int
-        The most of Lloyd's steps that a node took.
+        The largest number of Lloyd iterations of a node.
     n_features_in_ : int
 
     Notes
     -----
-    EAGER fills its tree up to k^levels with copies of items. Here nodes have equal numbers of items, up to one, and the
-    items of the last nodes take different codes at random: the same IDs, without the copies.
+    EAGER pads its tree to k^levels with copies of items. Here the sizes of nodes differ by at most one, and the items of a leaf
+    get distinct random codes: the same IDs without the copies.
     """
 
     def __init__(
         self,
-        branching: Sequence[int] | int | Literal["auto"] = "auto",
+        branching: tuple[int, ...] | int | Literal["auto"] = "auto",
         *,
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -58,33 +62,33 @@ class HierarchicalKMeans(TreeQuantizer):
         self.tol = tol
         self.random_state = random_state
 
-    def _branching(self, items: int) -> tuple[int, ...]:
+    def _branching(self, n_items: int) -> tuple[int, ...]:
         if not isinstance(self.branching, int | np.integer):
-            return checked_branching(self.branching, items)
+            return check_branching(self.branching, n_items)
         if self.branching < 2:
-            raise ValueError(f"branching={self.branching!r} must be at least 2, or one number for each level.")
+            raise ValueError(f"branching={self.branching!r} must be at least 2, or one integer per level.")
         levels = 1
-        while self.branching**levels < items:
+        while self.branching**levels < n_items:
             levels += 1
         return (int(self.branching),) * (levels - 1)
 
-    def _number(
+    def _assign_codes(
         self, vectors: Tensor, levels: Sequence[Level], leaves: NDArray[np.int64], seed: int
     ) -> tuple[list[NDArray[np.int64]], tuple[int, ...]]:
-        random = np.random.default_rng([seed, 2_000])
+        rng = np.random.default_rng([seed, 2_000])
         codes, sizes = [], []
         for depth, level in enumerate(levels):
             width = level.centers.shape[1]
-            if depth == 0:  # no parents that it could differ between
+            if depth == 0:  # a single parent
                 codes.append(level.children)
             else:
-                codes.append(_shuffled(width, len(level.counts), random)[level.parents, level.children])
+                codes.append(_shuffled(width, len(level.counts), rng)[level.parents, level.children])
             sizes.append(width)
         if isinstance(self.branching, int | np.integer):
             room = int(self.branching)
-            last = _shuffled(room, int(leaves.max()) + 1, random)[leaves, number_within(leaves)]
+            last = _shuffled(room, int(leaves.max()) + 1, rng)[leaves, number_within(leaves)]
         else:
-            order = random.permutation(len(vectors))
+            order = rng.permutation(len(vectors))
             last = np.empty(len(vectors), dtype=np.int64)
             last[order] = number_within(leaves[order])
             room = int(last.max()) + 1
@@ -94,6 +98,6 @@ class HierarchicalKMeans(TreeQuantizer):
         return np.arange(self.level_sizes_[-1])
 
 
-def _shuffled(width: int, nodes: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the numbers below width in an order of its own for every node, so that nothing is aligned by accident."""
-    return random.permuted(np.tile(np.arange(width, dtype=np.int64), (nodes, 1)), axis=1)
+def _shuffled(width: int, nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the codes below `width` in a random order for every node, so that codes are not aligned by accident."""
+    return rng.permuted(np.tile(np.arange(width, dtype=np.int64), (nodes, 1)), axis=1)

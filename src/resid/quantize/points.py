@@ -1,9 +1,9 @@
-"""What all estimators of the Q-stage do with input: vectors as an array or a tensor, rows seen before, plain settings."""
+"""Input of the quantizers: vectors as arrays or tensors, known rows, and checks of numeric arguments."""
 
 import math
 import warnings
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-LARGEST = 1e15  # the squares of longer vectors would overflow
+LARGEST = 1e15  # the squares of larger values overflow in float32
 
 
 def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
@@ -22,9 +22,9 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
     Parameters
     ----------
     estimator
-        Learns the number of features, or compares with what it learned.
+        Stores the number of features, or is compared with it.
     vectors
-        What scikit-learn takes, or a `torch.Tensor`, which stays on its device.
+        Anything that scikit-learn accepts, or a `torch.Tensor`, which stays on its device.
     reset
         True in `fit`.
 
@@ -41,48 +41,56 @@ def as_points(estimator: BaseEstimator, vectors: Any, *, reset: bool) -> Tensor:
         validate_data(estimator, np.zeros((1, vectors.shape[1]), dtype=np.float32), reset=reset)
         points = vectors.detach().to(torch.float32).contiguous()
     else:
+        if hasattr(vectors, "__array__") and not hasattr(vectors, "shape"):  # item embeddings
+            vectors = np.asarray(vectors)
         checked = validate_data(estimator, vectors, dtype=np.float32, order="C", reset=reset)
-        with warnings.catch_warnings():  # vectors that are memory-mapped cannot be written, and are not
+        with warnings.catch_warnings():  # memory-mapped vectors are read-only, and are only read
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             points = torch.from_numpy(checked)
     least, largest = points.aminmax()
     if max(-float(least), float(largest)) > LARGEST:
-        raise ValueError(f"Input X has values beyond {LARGEST:g}, whose squares do not fit; scale it.")
+        raise ValueError(f"Input X has values beyond {LARGEST:g}, whose squares overflow; scale it.")
     return points
 
 
 def check_numbers(estimator: BaseEstimator, **least: float) -> None:
-    """Raise a ValueError unless settings are numbers of at least these; whole ones where the bound is an int."""
+    """Raise a ValueError unless arguments are numbers of at least these bounds; integers where the bound is an int."""
     for name, bound in least.items():
         value = getattr(estimator, name)
         whole = isinstance(bound, int)
         fits = isinstance(value, Integral if whole else Real) and not isinstance(value, bool | np.bool_)
         if not fits or not math.isfinite(value) or value < bound:
-            kind = "a whole number" if whole else "a number"
-            raise ValueError(f"{name}={value!r} cannot be used; it must be {kind} of at least {bound:g}.")
+            kind = "an integer" if whole else "a number"
+            raise ValueError(f"{name}={value!r} is invalid; it must be {kind} of at least {bound:g}.")
 
 
 class KnownRows:
-    """Finds rows among those that were there before; rows that are equal are found one after the other.
+    """Finds rows among known rows by their hash; equal rows are found one after the other.
 
     Parameters
     ----------
     vectors
-        Shape (rows, d), float32.
+        The known rows, shape (rows, d), float32.
+    keys
+        Their hashes, if they are known already; shape (rows,).
+
+    Attributes
+    ----------
+    keys : ndarray of uint64, shape (rows,)
     """
 
-    def __init__(self, vectors: Tensor) -> None:
-        self._keys = _row_keys(vectors)
+    def __init__(self, vectors: Tensor | None = None, *, keys: NDArray[np.uint64] | None = None) -> None:
+        self.keys = _row_keys(cast(Tensor, vectors)) if keys is None else keys
 
     def add(self, vectors: Tensor) -> None:
         """Append rows."""
-        self._keys = np.concatenate([self._keys, _row_keys(vectors)])
+        self.keys = np.concatenate([self.keys, _row_keys(vectors)])
 
     def find(self, vectors: Tensor) -> NDArray[np.int64]:
-        """Return the number of each row, -1 if it is new, shape (rows,)."""
+        """Return the index of each row among the known rows, -1 if it is new; shape (rows,)."""
         places: dict[int, list[int]] = {}
-        for row in range(len(self._keys) - 1, -1, -1):
-            places.setdefault(int(self._keys[row]), []).append(row)
+        for row in range(len(self.keys) - 1, -1, -1):
+            places.setdefault(int(self.keys[row]), []).append(row)
         found = np.full(len(vectors), -1, dtype=np.int64)
         for row, key in enumerate(_row_keys(vectors).tolist()):
             if same := places.get(key):
@@ -91,7 +99,7 @@ class KnownRows:
 
 
 def _row_keys(vectors: Tensor) -> NDArray[np.uint64]:
-    """Return a number for every row that is the same for equal rows, and, all but certainly, for no others."""
+    """Return a 64-bit hash of every row."""
     words = vectors.cpu().numpy().view(np.uint32)
     factors = np.atleast_1d(np.random.default_rng(0).bit_generator.random_raw(words.shape[1])) | np.uint64(1)
     keys: NDArray[np.uint64] = _hash(words, factors)

@@ -22,9 +22,9 @@ import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 
+from resid.core.errors import InputError, first_line
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.core.errors import InputError, first_line
 from resid.quantize.ids import SemanticIds
 from resid.quantize.points import LARGEST
 
@@ -34,7 +34,7 @@ _NEIGHBOURS = 10
 _NOTHING = 1e-9  # a share of the variance that counts as none
 
 
-def quality(
+def id_quality(
     ids: SemanticIds, vectors: ArrayLike | None = None, data: Dataset | None = None, *, seed: int = 0
 ) -> dict[str, Any]:
     """Measure semantic IDs.
@@ -70,7 +70,7 @@ def quality(
         - ``neighbours``: share of an item's ten nearest that have the same prefix, and ``neighbours_chance``.
     """
     if not isinstance(ids, SemanticIds) or not isinstance(data, Dataset | None):
-        raise TypeError("quality takes SemanticIds, such as a quantizer's semantic_ids_, and a Dataset.")
+        raise TypeError("id_quality takes SemanticIds, such as a quantizer's semantic_ids_, and a Dataset.")
     sizes = np.diff(ids.first_item)
     found: dict[str, Any] = {
         "items": len(ids),
@@ -80,7 +80,7 @@ def quality(
     }
     levels = [_usage(ids, level) for level in range(ids.levels)]
     if vectors is not None:
-        points = _checked(vectors, len(ids))
+        points = _check_vectors(vectors, len(ids))
         _update(levels, _distortions(ids, points))
         _update(levels, _neighbours(ids, points, seed))
     if data is not None:
@@ -92,7 +92,7 @@ def quality(
     return found | {"levels": levels}
 
 
-def _checked(vectors: ArrayLike, items: int) -> NDArray[Any]:
+def _check_vectors(vectors: ArrayLike, items: int) -> NDArray[Any]:
     if np.ndim(vectors) == 2 and len(np.asarray(vectors)) != items:
         raise InputError(f"there are {items:,} IDs, but vectors of shape {np.shape(vectors)}; give one row for each.")
     try:
@@ -123,12 +123,12 @@ def gini(counts: NDArray[np.int64]) -> float:
 
 
 def _usage(ids: SemanticIds, level: int) -> dict[str, Any]:
-    counts = np.bincount(ids.codes[:, level], minlength=ids.sizes[level])
+    counts = np.bincount(ids.codes[:, level], minlength=ids.level_sizes[level])
     entropy = entropy_bits(counts)
     joint, before = (entropy_bits(np.bincount(ids.node_of(depth))) for depth in (level + 1, level))
     return {
         "level": level + 1,
-        "size": ids.sizes[level],
+        "size": ids.level_sizes[level],
         "dead": int((counts == 0).sum()),
         "entropy": entropy,
         "perplexity": 2**entropy,
@@ -145,7 +145,7 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
     found = []
     above = np.zeros((1, vectors.shape[1]))  # the means of the prefixes, from the centre
     above_left = 1.0
-    for level, size in enumerate(ids.sizes):
+    for level, size in enumerate(ids.level_sizes):
         parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
         counts, of_code = np.bincount(nodes), np.bincount(codes, minlength=size)
         alone = len(counts) == items  # every item is a node of its own, whose mean is its vector
@@ -214,7 +214,7 @@ def _cosines(
     The sum of the cosines of all pairs of a group is the square of the sum of their directions.
     """
     parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
-    of_node, of_code = np.bincount(nodes), np.bincount(codes, minlength=ids.sizes[level])
+    of_node, of_code = np.bincount(nodes), np.bincount(codes, minlength=ids.level_sizes[level])
     alone = len(of_node) == len(vectors)
     code_sums = np.zeros((len(of_code), vectors.shape[1]))
     node_sums = np.zeros((0 if alone else len(of_node), vectors.shape[1]))
@@ -282,7 +282,7 @@ def _overlaps(ids: SemanticIds, windows: Split) -> list[dict[str, Any]]:
     for level in range(ids.levels):
         codes = ids.codes[:, level]
         seen, wanted = codes[histories], codes[targets]
-        size = ids.sizes[level]
+        size = ids.level_sizes[level]
         chance = np.bincount(seen, minlength=size) @ np.bincount(wanted, minlength=size) / max(len(seen), 1) ** 2
         overlap = float((seen == wanted).mean()) if len(seen) else None
         found.append({"overlap": overlap, "overlap_chance": float(chance)})

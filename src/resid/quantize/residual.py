@@ -1,6 +1,6 @@
-"""RQ-KMeans: k-means, then k-means of what it leaves over, and so on; plain or with balanced clusters."""
+"""RQ-KMeans: residual quantization by k-means, plain or with balanced clusters."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -10,23 +10,27 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from resid.quantize.base import Quantizer
+from resid.core.artifact import Artifact
+from resid.core.registry import register
+from resid.core.runtime import Runtime
+from resid.quantize.base import ResidualQuantizer
 from resid.quantize.kmeans import BalancedKMeans
 from resid.quantize.points import KnownRows, as_points, check_numbers
 
 
-class RQKMeans(Quantizer):
+@register("quantizer", "rq-kmeans")
+class RQKMeans(ResidualQuantizer):
     """Residual quantization by k-means.
-
-    Several items may have the same codes; `deduplicated` adds a level that tells them apart.
 
     Parameters
     ----------
     n_levels : int, default=3
-    n_clusters : int, default=256
-        Of every level.
+    codebook_size : int or "auto", default="auto"
+        Number of codes of every level; ``"auto"`` is 256, or a quarter of the items if that is less.
     balanced : bool, default=False
-        Clusters whose sizes differ by at most one.
+        Use clusters whose sizes differ by at most one.
+    collisions : {"deduplicate", "keep"}, default="deduplicate"
+        ``"deduplicate"`` adds a level to `semantic_ids_` that numbers the items with the same codes, so that IDs are unique.
     max_iter : int, default=100
     random_state : int, RandomState instance or None, default=None
 
@@ -34,53 +38,57 @@ class RQKMeans(Quantizer):
     ----------
     codes_ : ndarray of int32, shape (n_samples, n_levels)
     level_sizes_ : tuple of int
-    codebooks_ : list of ndarray, each of shape (n_clusters, n_features)
+    codebooks_ : list of ndarray, each of shape (codebook_size, n_features)
     n_iter_ : int
     n_features_in_ : int
     """
 
+    renamed: ClassVar[dict[str, str]] = {"levels": "n_levels", "codes": "codebook_size"}
+
     def __init__(
         self,
         n_levels: int = 3,
-        n_clusters: int = 256,
+        codebook_size: int | Literal["auto"] = "auto",
         *,
         balanced: bool = False,
+        collisions: Literal["deduplicate", "keep"] = "deduplicate",
         max_iter: int = 100,
         random_state: Any = None,
     ) -> None:
         self.n_levels = n_levels
-        self.n_clusters = n_clusters
+        self.codebook_size = codebook_size
         self.balanced = balanced
+        self.collisions = collisions
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
+    def fit(self, X: Any, y: None = None, *, runtime: Runtime | None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Learn the codebooks from X, shape (n_samples, n_features), and give every row its codes."""
-        check_numbers(self, n_levels=1, n_clusters=1, max_iter=1)
+        check_numbers(self, n_levels=1, max_iter=1)
         residual = as_points(self, X, reset=True).cpu().clone()
-        if len(residual) < self.n_clusters:
-            raise ValueError(f"n_samples={len(residual)} should be >= n_clusters={self.n_clusters}: ask for fewer.")
+        self._check_items(len(residual))
+        size = self._codebook_size(len(residual))
         self._known = KnownRows(residual)
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_levels)
         self.codebooks_, codes, steps = [], [], []
         for seed in seeds:
             options = {"max_iter": self.max_iter, "n_init": 1, "random_state": int(seed)}
             kind = BalancedKMeans if self.balanced else KMeans
-            found = kind(self.n_clusters, **options).fit(residual.numpy())
+            found = kind(size, **options).fit(residual.numpy())
             book = found.cluster_centers_.astype(np.float32)
             residual -= torch.from_numpy(book)[torch.from_numpy(found.labels_.astype(np.int64))]
             self.codebooks_.append(book)
             codes.append(found.labels_)
             steps.append(found.n_iter_)
         self.codes_ = np.stack(codes, axis=1).astype(np.int32)
-        self.level_sizes_ = (self.n_clusters,) * self.n_levels
+        self.level_sizes_ = (size,) * self.n_levels
         self.n_iter_ = max(steps)
         return self
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
         """Return the nearest codes, level by level, shape (n_samples, n_levels).
 
-        Rows that were fitted have the codes that they got, which balance may have made others than the nearest.
+        Rows that were fitted have their own codes, which differ from the nearest ones where clusters are balanced.
         """
         check_is_fitted(self)
         residual = as_points(self, X, reset=False).cpu().clone()
@@ -90,3 +98,13 @@ class RQKMeans(Quantizer):
             codes.append(torch.cdist(residual, book).argmin(dim=1))
             residual -= book[codes[-1]]
         return np.where(known[:, None] >= 0, self.codes_[known], torch.stack(codes, dim=1).to(torch.int32).numpy())
+
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
+        return {**content, "arrays": {**content["arrays"], "codebooks": np.stack(self.codebooks_)}}
+
+    @classmethod
+    def _unpack(cls, artifact: Artifact) -> Self:
+        quantizer = super()._unpack(artifact)
+        quantizer.codebooks_ = list(artifact.arrays["codebooks"])
+        return quantizer

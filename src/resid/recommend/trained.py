@@ -1,44 +1,61 @@
-"""What the recommenders that are trained have in common, generators and sequential models: settings, validation, weights."""
+"""Recommenders with a network, generators and sequential models: settings, training, validation, weights."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, Self, TypeVar, cast
 
-import polars as pl
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import nn
+from pydantic import Field
 
-from resid.core.artifact import Bundle
+from resid.core.artifact import Artifact
+from resid.core.errors import InputError
+from resid.core.runtime import Runtime
+from resid.core.settings import validated
 from resid.data.batches import EpochBatches
+from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.core.errors import InputError
-from resid.evaluate import ranking_metrics
-from resid.core.progress import Progress
-from resid.recommend.base import Catalogue, Recommender
-from resid.train.loop import best_epoch, train
-from resid.train.settings import RecommenderSettings
-from resid.train.weights import take_weights, weights_as_arrays
+from resid.evaluate.metrics import ranking_metrics
+from resid.recommend.base import Recommender
+from resid.train import TrainableModule, TrainSettings, best_epoch, train
+from resid.train.weights import load_weights, weights_as_arrays
 
-MONITOR = "ndcg@10"  # decides which epoch is best
+MONITOR = "ndcg@10"  # selects the best epoch
+
+
+@validated
+class RecommenderSettings(TrainSettings):
+    """How a recommender is trained and validated.
+
+    Parameters
+    ----------
+    validation_users
+        Maximum number of validation users that are ranked after an epoch, always the same ones.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    validation_users: Annotated[int, Field(ge=1)] = 50_000
+
 
 _S = TypeVar("_S", bound=RecommenderSettings)
-_M = TypeVar("_M", bound=nn.Module)
+_M = TypeVar("_M", bound=TrainableModule)
 
 
 class TrainedRecommender(Recommender, Generic[_S, _M]):
-    """Base of the recommenders with a network: a subclass builds it, says what it is trained on, and fits.
+    """Base class of recommenders with a network.
+
+    A subclass builds the network, says what it is trained on, and calls `_train` in its `fit`.
 
     Parameters
     ----------
     settings
-        Those of the subclass, its `settings_class`; the defaults if there are none.
+        An instance of `settings_class`; the defaults if None.
     """
 
-    settings_class: ClassVar[type[RecommenderSettings]]
+    distributed = True
+    settings: _S
     model_: _M
 
     def __init__(self, settings: _S | None = None) -> None:
@@ -52,51 +69,40 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         """Return what the network is trained on."""
 
     @abstractmethod
-    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
-        """Build the network for what a bundle has, before it gets its weights."""
+    def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
+        """Build the network that an artifact describes; its weights are loaded afterwards."""
 
-    def _seeded(self, make: Callable[[], _M]) -> _M:
-        """Build a network whose random weights are those of the settings' seed."""
+    def _seeded(self, build: Callable[[], _M]) -> _M:
+        """Build a network with the random initial weights of the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
-            return make()
+            return build()
 
-    def _train(
-        self,
-        data: Dataset,
-        configuration: dict[str, Any],
-        folder: str | Path | None,
-        *,
-        fabric: Fabric | None,
-        trackers: Sequence[str],
-        progress: Progress | None,
-    ) -> None:
-        """Train the network, and judge every epoch by the ranks of validation users; see `resid.train.train`."""
-        watched = data.validation.sample(self.settings.validation_users)
+    def _train(self, data: Dataset, configuration: Mapping[str, Any], runtime: Runtime | None) -> None:
+        """Train the network, and validate every epoch by the NDCG@10 of validation users; see `resid.train.train`."""
+        users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
             self.model_,
             self._batches(data),
             self.settings,
-            folder,
-            evaluate=lambda: self._validate(watched),
+            runtime,
+            evaluate=lambda: self._validate(users),
             monitor=MONITOR,
-            configuration={"model": self.name} | configuration,
-            fabric=fabric,
-            trackers=trackers,
-            progress=progress,
+            configuration={"model": self.kind, **configuration},
         )
         self.best_epoch_ = best_epoch(self.history_, MONITOR)
 
-    def _validate(self, watched: Split) -> dict[str, float]:
-        """Return the figures of the network as it is."""
-        return ranking_metrics(self.ranks(watched, whole=False)[0])
+    def _validate(self, users: Split) -> dict[str, float]:
+        """Return the metrics of the current weights."""
+        return ranking_metrics(self.ranks(users, whole=False)[0])
 
-    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
-        return {"settings": self.settings.plain()}, weights_as_arrays(self.model_), {}
+    def _pack(self) -> dict[str, Any]:
+        arrays: dict[str, NDArray[Any]] = weights_as_arrays(self.model_)
+        return {"facts": {}, "arrays": arrays, "tables": {}}
 
     @classmethod
-    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
-        model = cls(cast(_S, cls.settings_class(**bundle.facts["settings"])))
-        model._rebuild(bundle, catalogue)
-        take_weights(model.model_, bundle.arrays)
+    def _unpack(cls, artifact: Artifact) -> Self:
+        model = cls(cast(_S, cls.settings_class(**artifact.facts["settings"])))
+        model._restore(artifact, cls._catalogue(artifact))
+        load_weights(model.model_, artifact.arrays)
         return model

@@ -1,4 +1,4 @@
-"""Recommenders that rank items by their own vectors or counts, not by semantic IDs."""
+"""Recommenders that rank items directly, without semantic IDs."""
 
 from resid.sequential.bert4rec import BERT4Rec, BERT4RecSettings
 from resid.sequential.cooccurrence import CoOccurrence, CoOccurrenceSettings

@@ -1,102 +1,100 @@
-"""What the trained recommenders of this folder have in common: a history becomes a vector, and the nearest items come back.
+"""The base of the trained sequential recommenders: a history becomes a query vector, and the nearest items are ranked.
 
-A network (`SequentialModel`) says how a history becomes a query and what it is trained on. Around it, `VectorRecommender`
-trains, ranks the catalogue, saves and loads.
+A network (`SequentialModel`) maps a history to a query and defines the training loss. `SequentialRecommender` trains it and
+ranks the catalogue.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import polars as pl
 import torch
 import torch.nn.functional as f
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from resid.core.artifact import Bundle
-from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
-from resid.data.dataset import Dataset
-from resid.data.splits import Split
-from resid.encode.embeddings import ItemEmbeddings
+from resid.core.artifact import Artifact
 from resid.core.errors import InputError, TrainingError
-from resid.evaluate import NOT_FOUND
+from resid.core.runtime import Runtime
+from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
+from resid.data.catalogue import Catalogue
+from resid.data.dataset import Dataset, require_dataset
+from resid.data.splits import Split
+from resid.evaluate.metrics import NOT_FOUND
 from resid.nn import FieldTables, item_and_fields
-from resid.nn.losses import binary, draw_candidates, sampled_softmax, whole_softmax
-from resid.core.progress import Progress
-from resid.recommend.base import Catalogue, Indices, Scores, last_items, leave_out
-from resid.sequential.settings import SequentialSettings
+from resid.nn.losses import binary_loss, full_softmax_loss, sample_negatives, sampled_softmax_loss
+from resid.recommend.histories import Indices, Scores, recent_items, without_seen
 from resid.recommend.trained import TrainedRecommender
+from resid.sequential.settings import SequentialSettings
+from resid.train import TrainableModule
 
-_SCORES = 2**24  # that are in memory at a time: users times items
+_MAX_SCORES = 2**24  # in memory at a time: users times items
 
 
-class SequentialModel(nn.Module, ABC):
-    """Base of the networks: the tables of item vectors, and the loss of queries that should find their targets.
+class SequentialModel(TrainableModule, ABC):
+    """Base class of the networks: item embedding tables, and the loss of queries against their target items.
 
     Parameters
     ----------
     codes
-        The field codes of every item, the item-ID first, shape (items, J); without fields J is 1.
-    sizes
-        The number of codes of each field, J of them.
+        The field codes of every item, the item ID first, shape (items, J); without fields J is 1.
+    field_sizes
+        The vocabulary size of each field, length J.
     settings
         See `SequentialSettings`.
     """
 
-    def __init__(self, codes: NDArray[np.integer], sizes: Sequence[int], settings: SequentialSettings) -> None:
+    def __init__(self, codes: NDArray[np.integer], field_sizes: Sequence[int], settings: SequentialSettings) -> None:
         super().__init__()
-        self.settings, self.sizes = settings, tuple(sizes)
+        self.settings, self.field_sizes = settings, tuple(field_sizes)
         self.loss_kind = settings.loss_for(len(codes))
-        # Tables whose rows are not all used in a step; those of a full softmax are.
-        self.sparse = [self.loss_kind != "softmax" and size > settings.full_softmax_up_to for size in sizes]
-        self.tables = FieldTables(codes, self.sizes, settings.width, self.sparse)
+        # A step of the full softmax uses all rows of a table; otherwise large tables have sparse gradients.
+        self.sparse = [self.loss_kind != "softmax" and size > settings.full_softmax_limit for size in field_sizes]
+        self.tables = FieldTables(codes, self.field_sizes, settings.width, self.sparse)
 
     @property
     def outputs(self) -> FieldTables:
-        """The tables whose vectors are compared with queries; mostly those that are read."""
+        """The tables of the candidates; by default the same as the input tables."""
         return self.tables
 
     @abstractmethod
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
-        """Return what to look for after each history, shape (users, width).
+        """Return the query vector of each history, shape (users, width).
 
         Parameters
         ----------
         histories
-            Item indices, `PADDING` on the left, one item at least; shape (users, length).
+            Item indices, `PADDING` on the left, at least one item each; shape (users, length).
         users
-            Whose they are, -1 for a user who is not known; shape (users,). Most models do not look at it.
+            User indices, -1 for unknown users; shape (users,). Most models ignore them.
         """
 
-    def loss(self, queries: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the mean loss of queries, shape (n, width), that should find items, shape (n,)."""
-        queries = self.scaled(queries)
+    def loss(self, queries: Tensor, targets: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the mean loss of queries, shape (n, width), against target items, shape (n,)."""
+        queries = self.scale_queries(queries)
         if self.loss_kind == "softmax":
-            return whole_softmax(queries, self.candidates(), targets)
-        settings, count = self.settings, len(self.outputs.codes)
-        how = (1, 1) if self.loss_kind == "binary" else (settings.negatives, settings.share_negatives)
-        drawn = draw_candidates(len(queries), count, *how, generator).to(targets.device)
-        function = binary if self.loss_kind == "binary" else sampled_softmax
-        return function(queries, targets, self.candidates(targets), self.candidates(drawn), drawn).mean()
+            return full_softmax_loss(queries, self.candidates(), targets)
+        settings, n_items = self.settings, len(self.outputs.codes)
+        sizes = (1, 1) if self.loss_kind == "binary" else (settings.n_negatives, settings.negative_group_size)
+        negatives = sample_negatives(len(queries), n_items, *sizes, rng).to(targets.device)
+        loss = binary_loss if self.loss_kind == "binary" else sampled_softmax_loss
+        return loss(queries, targets, self.candidates(targets), self.candidates(negatives), negatives).mean()
 
-    def scaled(self, queries: Tensor) -> Tensor:
-        """Return queries of which a product with a candidate is the score."""
+    def scale_queries(self, queries: Tensor) -> Tensor:
+        """Return queries whose dot product with a candidate is the score."""
         if self.settings.similarity == "dot":
             return queries
         return f.normalize(queries, dim=-1) * math.sqrt(self.settings.width)
 
     def candidates(self, items: Tensor | None = None) -> Tensor:
-        """Return the vectors of items, all by default, that queries are compared with; any shape to (..., width)."""
+        """Return the candidate vectors of items, all by default; any shape to (..., width)."""
         tables = self.outputs
         if self.settings.target == "id":
-            own = tables.embeddings()[0]
-            vectors = own.weight if items is None else own(items)
+            table = tables.embeddings()[0]
+            vectors = table.weight if items is None else table(items)
         else:
             vectors = tables.all_vectors() if items is None else tables.vectors(items)
         return vectors if self.settings.similarity == "dot" else f.normalize(vectors, dim=-1)
@@ -106,56 +104,51 @@ _S = TypeVar("_S", bound=SequentialSettings)
 _M = TypeVar("_M", bound=SequentialModel)
 
 
-class VectorRecommender(TrainedRecommender[_S, _M]):
-    """Base of the recommenders: a subclass says which network, which batches and which settings."""
+class SequentialRecommender(TrainedRecommender[_S, _M]):
+    """Base class of the recommenders: a subclass defines the network, the batches and the settings."""
 
-    _candidates: "_Candidates | None"  # once they were needed
+    field_sizes_: dict[str, int]  # vocabulary size of every field that the network reads, the item ID first
 
     @abstractmethod
-    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> _M:
+    def _network(self, codes: NDArray[np.integer], field_sizes: Sequence[int]) -> _M:
         """Build the network for the items of `catalogue_`."""
 
-    def fit(
-        self,
-        data: Dataset,
-        folder: str | Path | None = None,
-        *,
-        fabric: Fabric | None = None,
-        trackers: Sequence[str] = (),
-        progress: Progress | None = None,
-    ) -> Self:
-        """Train on the training windows; stop early by the NDCG@10 of validation users, whole catalogue, seen items kept.
+    def check(self, data: Dataset) -> None:
+        """Raise an `InputError` if the settings need fields and the Dataset has none."""
+        if self.settings.use_fields and not data.field_names:
+            raise InputError("the Dataset has no fields; prepare it with --fields, or use the recipe without fields.")
+
+    def fit(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
+        """Train on the training windows; early stopping on the NDCG@10 of validation users, seen items kept.
 
         Parameters
         ----------
         data
             The Dataset.
-        folder, fabric, trackers, progress
-            See `resid.train.train`.
+        runtime
+            Folder, devices, trackers and progress.
         """
+        require_dataset(data)
+        self.check(data)
         self.fitted = False
-        catalogue = Catalogue.of(data)
-        if self.settings.fields:
-            require_fields(data)
-        self._know(data)
-        self._build(catalogue, *item_and_fields(data, fields=self.settings.fields))
-        configuration = {"sizes": list(self.sizes_.values())}
-        self._train(data, configuration, folder, fabric=fabric, trackers=trackers, progress=progress)
-        self._candidates = None  # those of the last epoch; the best one's weights are back
+        self._read_users(data)
+        self._build(data.catalogue, *item_and_fields(data, fields=self.settings.use_fields))
+        self._train(data, {"field_sizes": list(self.field_sizes_.values())}, runtime)
+        self._candidates = None  # computed from the weights of the last epoch; the best weights are loaded now
         self.fitted = True
         return self
 
-    def _know(self, data: Dataset) -> None:
-        """Take from a Dataset what the network depends on besides its items; most depend on nothing."""
+    def _read_users(self, data: Dataset) -> None:
+        """Read what the network needs to know about users; nothing, for most."""
 
-    def _validate(self, watched: Split) -> dict[str, float]:
-        self._candidates = None  # those of the epoch before
-        return super()._validate(watched)
+    def _validate(self, users: Split) -> dict[str, float]:
+        self._candidates = None  # computed from the weights of the previous epoch
+        return super()._validate(users)
 
-    def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], sizes: dict[str, int]) -> None:
-        self.catalogue_, self.sizes_ = catalogue, sizes
-        self._candidates = None
-        self.model_ = self._seeded(lambda: self._network(codes, list(sizes.values())))
+    def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], field_sizes: dict[str, int]) -> None:
+        self.catalogue_, self.field_sizes_ = catalogue, field_sizes
+        self._candidates: _Candidates | None = None
+        self.model_ = self._seeded(lambda: self._network(codes, list(field_sizes.values())))
 
     @torch.inference_mode()
     def top(
@@ -167,12 +160,12 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         allowed: NDArray[np.bool_] | None = None,
         users: Indices | None = None,
     ) -> tuple[Indices, Scores]:
-        """See `Recommender.top`; a score is what the model compares by, a cosine times the root of the width by default.
+        """See `Recommender.top`; the score is the similarity of query and item, by default √width · cosine.
 
         Parameters
         ----------
         users
-            Whose histories these are, for a model that knows users; shape (users,).
+            User indices, for models with user embeddings; shape (users,).
         """
         more = k + histories.shape[1] if exclude_seen else k
         found = min(more, len(self.catalogue_))
@@ -184,49 +177,50 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
             best, place = values.topk(found, dim=1)
             items[some, :found], scores[some, :found] = place.cpu().numpy(), best.cpu().numpy()
         items[np.isneginf(scores)] = -1
-        return leave_out(items, scores, histories, k) if exclude_seen else (items, scores)
+        return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
 
     @torch.inference_mode()
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
-        """Count the items that are scored higher than the target, which is cheaper than to find the best; without options."""
+        """Count the items that score higher than the target, which is cheaper than finding the best items."""
         kept, dropped = (np.full(len(batch), NOT_FOUND, dtype=np.int64) for _ in range(2))
         queries = self._queries(batch.histories, batch.users)
         targets = torch.from_numpy(batch.targets).to(queries.device)
         seen = torch.from_numpy(np.sort(batch.histories, axis=1)).to(queries.device)
-        seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # an item counts once
-        # As many more as a history has items: with these dropped, the target may still be among the k best.
-        left = self._in_reach(queries, targets, k + batch.histories.shape[1])
+        seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # count a repeated item once
+        # Dropping seen items can lift a target by the length of its history.
+        left = self._within_reach(queries, targets, k + batch.histories.shape[1])
         for some, values in self._scores(queries[left], self._item_vectors().all):
             users = left[some]
-            wanted, had = targets[users, None], seen[users]
-            own = values.gather(1, wanted)
-            # An item with the same score is above the target if it comes first in the catalogue.
-            number = torch.arange(values.shape[1], device=values.device)
-            better, alike = _count(torch.gt, values, own), _count(torch.ge, values, own)
-            if (alike - better > 1).any():  # more than the target itself
-                better += ((values == own) & (number < wanted)).sum(dim=1)
-            score = values.gather(1, had.clamp_min(0))
-            above = (score > own) | ((score == own) & (had < wanted))
-            # A target that was seen is left out with the rest.
-            fresh = torch.where((had == wanted).any(dim=1), NOT_FOUND, better - (above & (had != PADDING)).sum(dim=1))
+            target, history = targets[users, None], seen[users]
+            own = values.gather(1, target)
+            # Ties are ranked in catalogue order.
+            index = torch.arange(values.shape[1], device=values.device)
+            better, not_worse = _count(torch.gt, values, own), _count(torch.ge, values, own)
+            if (not_worse - better > 1).any():  # more than the target itself
+                better += ((values == own) & (index < target)).sum(dim=1)
+            score = values.gather(1, history.clamp_min(0))
+            above = (score > own) | ((score == own) & (history < target))
+            # A target that was seen is dropped as well.
+            unseen = better - (above & (history != PADDING)).sum(dim=1)
+            unseen = torch.where((history == target).any(dim=1), NOT_FOUND, unseen)
             places = users.cpu().numpy()
-            kept[places], dropped[places] = better.cpu().numpy(), fresh.cpu().numpy()
+            kept[places], dropped[places] = better.cpu().numpy(), unseen.cpu().numpy()
         return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
 
-    def _in_reach(self, queries: Tensor, targets: Tensor, limit: int) -> Tensor:
-        """Return which of the users have fewer than `limit` items above their target, as far as a part of the catalogue tells.
+    def _within_reach(self, queries: Tensor, targets: Tensor, limit: int) -> Tensor:
+        """Return the users who have fewer than `limit` items above their target among the most popular items.
 
-        The most popular items are scored first, for they are above most targets: few users are left for the whole catalogue.
+        Popular items rank above most targets, so few users are left for the whole catalogue.
         """
         candidates = self._item_vectors()
         own = (queries * candidates.all[targets]).sum(dim=1)
         if not torch.isfinite(own).all():
-            raise TrainingError("the model's scores are not numbers any more; lower the learning rate.")
-        # How far two ways of adding up the same product can be apart.
+            raise TrainingError("the scores of the model are not finite; lower learning_rate.")
+        # The largest difference between two orders of summation of the same dot product.
         rounding = torch.finfo(own.dtype).eps * queries.shape[1] * queries.norm(dim=1) * candidates.longest
         bound = (own + rounding)[:, None]
         left = torch.arange(len(queries), device=queries.device)
-        if torch.get_float32_matmul_precision() != "highest":  # then products are rounded further
+        if torch.get_float32_matmul_precision() != "highest":  # then products are rounded more coarsely
             return left
         for count in (len(candidates.popular) // 4, len(candidates.popular)):
             if count >= limit:
@@ -238,13 +232,13 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
     def _queries(self, histories: Indices, users: Indices | None) -> Tensor:
         self.model_.eval()
         device = self.model_.tables.codes.device
-        read = torch.from_numpy(last_items(histories, self.catalogue_)).to(device)
-        known = torch.from_numpy(users).to(device) if users is not None else None
-        return self.model_.scaled(self.model_.query(read, known))
+        recent = torch.from_numpy(recent_items(histories, self.catalogue_)).to(device)
+        user_indices = torch.from_numpy(users).to(device) if users is not None else None
+        return self.model_.scale_queries(self.model_.query(recent, user_indices))
 
     def _scores(self, queries: Tensor, candidates: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the scores of items for a few users after the others, shape (users, items), and which users."""
-        step = max(1, _SCORES // len(candidates))
+        """Yield slices of users and their scores, shape (users, items)."""
+        step = max(1, _MAX_SCORES // len(candidates))
         for first in range(0, len(queries), step):
             yield slice(first, first + step), queries[first : first + step] @ candidates.T
 
@@ -253,52 +247,40 @@ class VectorRecommender(TrainedRecommender[_S, _M]):
         self._candidates = found
         return found
 
-    def embed(self, data: Dataset) -> ItemEmbeddings:
-        """Return, for every item, the vectors of its item-ID and of its fields that the model reads, side by side.
-
-        Parameters
-        ----------
-        data
-            The Dataset that it was fitted to.
-        """
-        self.require_data(data)
-        tables, width = self.model_.tables, self.settings.width
-        with torch.inference_mode():
-            parts = [table(tables.codes[:, field]) for field, table in enumerate(tables.embeddings())]
-            vectors = torch.cat(parts, dim=1).cpu().numpy()
-        columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(self.sizes_)}
-        return ItemEmbeddings(vectors, columns, data.fingerprint)
-
-    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
         codes = self.model_.tables.codes.cpu().numpy().astype(np.int32)
-        facts, weights, tables = super()._bundle()
-        return facts | {"sizes": self.sizes_}, {"codes": codes, **weights}, tables
+        return {
+            **content,
+            "facts": {**content["facts"], "field_sizes": self.field_sizes_},
+            "arrays": {"codes": codes, **content["arrays"]},
+        }
 
-    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
-        self._build(catalogue, bundle.arrays["codes"], bundle.facts["sizes"])
+    def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
+        self._build(catalogue, artifact.arrays["codes"], artifact.facts["field_sizes"])
 
 
 class _Candidates:
-    """The items' vectors as they are compared: all of them, shape (items, width), and what ranks need besides."""
+    """The candidate vectors of all items, shape (items, width), and what ranking derives from them."""
 
     def __init__(self, vectors: Tensor, by_popularity: Indices) -> None:
         self.all, self.by_popularity = vectors, by_popularity
 
     @cached_property
     def popular(self) -> Tensor:
-        """The vectors of the most popular quarter of the items, the most popular first."""
+        """The vectors of the most popular quarter of the items, most popular first."""
         some = torch.from_numpy(self.by_popularity[: len(self.all) // 4].copy())
         return self.all[some.to(self.all.device)]
 
     @cached_property
     def longest(self) -> float:
-        """The norm of the longest vector."""
+        """The largest norm of a vector."""
         return float(self.all.norm(dim=1).max())
 
 
 def _count(compare: Callable[..., Tensor], values: Tensor, own: Tensor) -> Tensor:
-    """Return for how many items a comparison holds, shape (users,); sums of decimals are faster than those of truths."""
-    parts = torch.split(values, 2**23, dim=1)  # decimals count up to twice this
+    """Return the number of items for which a comparison holds, shape (users,); float sums are faster than boolean ones."""
+    parts = torch.split(values, 2**23, dim=1)  # float32 counts exactly up to twice this
     return torch.stack([compare(part, own, out=torch.empty_like(part)).sum(dim=1).long() for part in parts]).sum(dim=0)
 
 
@@ -310,13 +292,7 @@ def windows(data: Dataset, settings: SequentialSettings) -> Batches:
 def whole_histories(
     data: Dataset, settings: SequentialSettings, split: Split | None = None, *, stride: int | None = 1
 ) -> SequenceBatches:
-    """Return the training histories, whose every item is a target with the same items before it as in its window."""
+    """Return the training histories; every position is a target with the same context as in its window."""
     split, longest = split or data.train, data.settings.max_length
     size = settings.batch_size_for(len(split))
     return SequenceBatches(split, size, longest, stride=stride, count_targets=True, seed=settings.seed)
-
-
-def require_fields(data: Dataset) -> None:
-    """Raise an `InputError` if items have no fields."""
-    if not data.field_names:
-        raise InputError("the Dataset has no fields; prepare it with --fields, or take the variant without them.")

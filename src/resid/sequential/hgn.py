@@ -1,50 +1,52 @@
-"""HGN: gates that let features and items of the history pass, depending on the user.
+"""HGN: feature gating and instance gating of the most recent items, conditioned on the user.
 
-Ma et al., "Hierarchical Gating Networks for Sequential Recommendation", KDD 2019. With S the vectors of the last L items and
-u the user's: the feature gate S′ = S ⊙ σ(W₁S + W₂u + b), the instance gate a_i = σ(w₃·s′_i + (W₄u)_i), and the query
-u + Σ a_i s′_i / Σ a_i + Σ s_i. Padding takes part in none of the sums. What queries are compared with has tables of its own.
-Where every user has few interactions, vectors of users remember these and little else; by default all users share one u.
+Ma et al., "Hierarchical Gating Networks for Sequential Recommendation", KDD 2019. With S the embeddings of the last L items
+and u the user embedding: feature gate S′ = S ⊙ σ(W₁S + W₂u + b), instance gate a_i = σ(w₃·s′_i + (W₄u)_i), and query
+u + Σ a_i s′_i / Σ a_i + Σ s_i. Padding is excluded from all sums. Candidates have embedding tables of their own. Where users
+have few interactions, user embeddings memorize these and little else; by default all users share one u.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from resid.core.artifact import Bundle
+from resid.core.artifact import Artifact
+from resid.core.registry import register
+from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
+from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, FieldTables
-from resid.recommend.base import Catalogue
-from resid.sequential.base import SequentialModel, VectorRecommender, windows
+from resid.sequential.base import SequentialModel, SequentialRecommender, windows
 from resid.sequential.settings import SequentialSettings
-from resid.core.settings import checked
 
 
-@checked
+@validated
 class HGNSettings(SequentialSettings):
     """Settings of HGN.
 
     Parameters
     ----------
-    last
-        L, how many items of the history are read, its last ones.
-    user_vectors
-        Learn a u for every user, as the authors do, instead of one for all.
-    width, dropout, fields, target, loss, similarity, negatives, share_negatives, full_softmax_up_to, validation_users
-        See `SequentialSettings`; dropout is on the vectors of items and users.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
-        See `TrainSettings`.
+    n_recent
+        L, the number of most recent items that are read.
+    user_embeddings
+        Learn an embedding for every user, as the authors do, instead of one for all users.
+    width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size, full_softmax_limit
+        See `SequentialSettings`; dropout applies to item and user embeddings.
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `RecommenderSettings`.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"last": "n_recent", "user_vectors": "user_embeddings"}
+
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    last: Annotated[int, Field(ge=1)] = 5
-    user_vectors: bool = False
+    n_recent: Annotated[int, Field(ge=1)] = 5
+    user_embeddings: bool = False
 
 
 class HGNModel(SequentialModel):
@@ -52,24 +54,28 @@ class HGNModel(SequentialModel):
 
     Parameters
     ----------
-    codes, sizes, settings
+    codes, field_sizes, settings
         See `SequentialModel`.
-    users
-        How many users have a vector of their own; 1 if all share it.
+    n_users
+        Number of user embeddings; 1 if all users share one.
     """
 
     settings: HGNSettings
 
-    def __init__(self, codes: NDArray[np.integer], sizes: Sequence[int], settings: HGNSettings, users: int) -> None:
-        super().__init__(codes, sizes, settings)
+    def __init__(
+        self, codes: NDArray[np.integer], field_sizes: Sequence[int], settings: HGNSettings, n_users: int
+    ) -> None:
+        super().__init__(codes, field_sizes, settings)
         width = settings.width
-        shown = 1 if settings.target == "id" else len(sizes)  # fields that queries are compared with
-        self.own_outputs = FieldTables(codes[:, :shown], sizes[:shown], width, self.sparse[:shown], std=1 / width)
-        self.users = nn.Embedding(users, width, sparse=users > settings.full_softmax_up_to)
+        scored = 1 if settings.target == "id" else len(field_sizes)  # fields of the candidates
+        self.own_outputs = FieldTables(
+            codes[:, :scored], field_sizes[:scored], width, self.sparse[:scored], std=1 / width
+        )
+        self.users = nn.Embedding(n_users, width, sparse=n_users > settings.full_softmax_limit)
         self.feature_items = nn.Linear(width, width)  # W₁ and b
         self.feature_users = nn.Linear(width, width, bias=False)  # W₂
         self.instance_items = nn.Linear(width, 1, bias=False)  # w₃
-        self.instance_users = nn.Linear(width, settings.last, bias=False)  # W₄
+        self.instance_users = nn.Linear(width, settings.n_recent, bias=False)  # W₄
         self.dropout = Dropout(settings.dropout)
         for table in (*self.tables.embeddings(), self.users):
             nn.init.normal_(table.weight, std=1 / width)
@@ -80,45 +86,46 @@ class HGNModel(SequentialModel):
 
     @property
     def outputs(self) -> FieldTables:
-        """The tables of what queries are compared with, which are not those that are read."""
+        """The tables of the candidates, separate from the input tables."""
         return self.own_outputs
 
-    def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss of the windows' targets, the mean over them."""
+    def forward(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the mean loss over the windows."""
         device = self.users.weight.device
         histories, users, targets = (
             torch.from_numpy(part).to(device) for part in (batch.histories, batch.users, batch.targets)
         )
-        return {"loss": self.loss(self.query(histories, users), targets, generator)}
+        return {"loss": self.loss(self.query(histories, users), targets, rng)}
 
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
-        """See `SequentialModel.query`; a user who is not known is the mean of all."""
-        recent = histories[:, -self.settings.last :]
+        """See `SequentialModel.query`; unknown users get the mean user embedding."""
+        recent = histories[:, -self.settings.n_recent :]
         real = (recent != PADDING)[..., None]  # (users, L, 1)
         items = self.dropout(self.tables.vectors(recent.clamp_min(0))) * real
-        user = self.dropout(self._user_vectors(users, len(recent)))
+        user = self.dropout(self._user_embeddings(users, len(recent)))
         gate = torch.sigmoid(self.feature_items(items) + self.feature_users(user)[:, None])
         passed = items * gate  # S′
-        slots = self.instance_users(user)[:, -recent.shape[1] :, None]  # the last slot is the most recent item's
+        slots = self.instance_users(user)[:, -recent.shape[1] :, None]  # the last slot is the most recent item
         weights = torch.sigmoid(self.instance_items(passed) + slots) * real  # a
         pooled = (passed * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1e-12)
         query: Tensor = user + pooled + items.sum(dim=1)
         return query
 
-    def _user_vectors(self, users: Tensor | None, count: int) -> Tensor:
-        if users is not None and self.settings.user_vectors and (self.training or (users >= 0).all()):
+    def _user_embeddings(self, users: Tensor | None, count: int) -> Tensor:
+        if users is not None and self.settings.user_embeddings and (self.training or (users >= 0).all()):
             known: Tensor = self.users(users)
             return known
-        mean = self.users.weight.mean(dim=0)  # which takes longer with every user
-        if users is None or not self.settings.user_vectors:
+        mean = self.users.weight.mean(dim=0)  # costs a pass over all users
+        if users is None or not self.settings.user_embeddings:
             return mean.expand(count, -1)
         return torch.where((users >= 0)[:, None], self.users(users.clamp_min(0)), mean)
 
 
-class HGN(VectorRecommender[HGNSettings, HGNModel]):
-    """Hierarchical gating networks; with ``fields=True`` in the settings, HGN*.
+@register("recommender", "hgn")
+class HGN(SequentialRecommender[HGNSettings, HGNModel]):
+    """Hierarchical gating networks; with ``use_fields=True`` in the settings, HGN*.
 
-    With ``user_vectors=True`` it knows the users that it was fitted to: give them to `recommend`.
+    With ``user_embeddings=True``, pass the users to `recommend`.
 
     Parameters
     ----------
@@ -126,24 +133,23 @@ class HGN(VectorRecommender[HGNSettings, HGNModel]):
         See `HGNSettings`.
     """
 
-    name = "hgn"
     settings_class = HGNSettings
 
-    def _know(self, data: Dataset) -> None:
-        self.user_ids_ = data.user_ids if self.settings.user_vectors else None
-        self.__dict__.pop("_user_positions", None)  # of a fit before
+    def _read_users(self, data: Dataset) -> None:
+        self.user_ids_ = data.user_ids if self.settings.user_embeddings else None
+        self.__dict__.pop("_user_positions", None)  # cached by an earlier fit
 
-    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> HGNModel:
-        return HGNModel(codes, sizes, self.settings, len(self.user_ids_) if self.user_ids_ is not None else 1)
+    def _network(self, codes: NDArray[np.integer], field_sizes: Sequence[int]) -> HGNModel:
+        return HGNModel(codes, field_sizes, self.settings, len(self.user_ids_) if self.user_ids_ is not None else 1)
 
     def _batches(self, data: Dataset) -> Batches:
         return windows(data, self.settings)
 
-    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
-        facts, arrays, tables = super()._bundle()
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
         users = {"users": self.user_ids_.to_frame("user")} if self.user_ids_ is not None else {}
-        return facts, arrays, tables | users
+        return {**content, "tables": {**content["tables"], **users}}
 
-    def _rebuild(self, bundle: Bundle, catalogue: Catalogue) -> None:
-        self.user_ids_ = bundle.tables["users"]["user"] if self.settings.user_vectors else None
-        super()._rebuild(bundle, catalogue)
+    def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
+        self.user_ids_ = artifact.tables["users"]["user"] if self.settings.user_embeddings else None
+        super()._restore(artifact, catalogue)

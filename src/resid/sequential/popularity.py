@@ -1,33 +1,37 @@
-"""Popularity: the same items for everybody, the most frequent first. What any model must beat."""
+"""Popularity: the most frequent items, the same for all users."""
 
 from typing import Any, Self
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.artifact import Bundle
-from resid.data.dataset import Dataset
-from resid.recommend.base import Catalogue, Indices, Recommender, Scores, last_items, leave_out
-from resid.core.settings import Settings, checked
+from resid.core.artifact import Artifact
+from resid.core.registry import register
+from resid.core.runtime import Runtime
+from resid.core.settings import Settings, validated
+from resid.data.dataset import Dataset, require_dataset
+from resid.recommend.base import Recommender
+from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
 
 
-@checked
+@validated
 class PopularitySettings(Settings):
-    """Popularity has nothing to set."""
+    """Popularity has no settings."""
 
 
+@register("recommender", "popularity")
 class Popularity(Recommender):
-    """Recommends the items that stand most often in the training histories; the score is the logarithm of their share."""
+    """Recommends the most frequent items of the training histories; the score is the logarithm of their share."""
 
-    name = "popularity"
+    settings_class = PopularitySettings
 
     def __init__(self, settings: PopularitySettings | None = None) -> None:
         self.settings = settings or PopularitySettings()
 
-    def fit(self, data: Dataset) -> Self:
-        """Count."""
-        self.catalogue_ = Catalogue.of(data)
+    def fit(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
+        """Count the items of the training histories."""
+        require_dataset(data)
+        self.catalogue_ = data.catalogue
         self.fitted = True
         return self
 
@@ -35,16 +39,16 @@ class Popularity(Recommender):
         self, histories: Indices, k: int, *, exclude_seen: bool = False, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[Indices, Scores]:
         """See `Recommender.top`."""
-        last_items(histories, self.catalogue_)  # not looked at, but they may be none
+        recent_items(histories, self.catalogue_)  # checks them
         more = k + histories.shape[1] if exclude_seen else k
-        items, scores = self._popular(len(histories), more, allowed)
-        return leave_out(items, scores, histories, k) if exclude_seen else (items, scores)
+        items, scores = most_popular(self.catalogue_, len(histories), more, allowed)
+        return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
 
-    def _bundle(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, pl.DataFrame]]:
-        return {}, {}, {}
+    def _pack(self) -> dict[str, Any]:
+        return {}
 
     @classmethod
-    def _restore(cls, bundle: Bundle, catalogue: Catalogue) -> Self:
+    def _unpack(cls, artifact: Artifact) -> Self:
         model = cls()
-        model.catalogue_ = catalogue
+        model.catalogue_ = cls._catalogue(artifact)
         return model

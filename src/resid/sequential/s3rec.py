@@ -1,22 +1,20 @@
-"""S3-Rec: SASRec whose network has first learnt, in both directions, how items, their fields and segments belong together.
+"""S3-Rec: SASRec after self-supervised, bidirectional pre-training on items, attributes and segments.
 
 Zhou et al., "S³-Rec: Self-Supervised Learning for Sequential Recommendation with Mutual Information Maximization", CIKM 2020.
-Pre-training masks the last item of a history and some others, and asks four questions, each with a linear map F of its own:
+Pre-training masks the last item of a history and some others, and has four tasks, each with a linear map F of its own:
 
-- AAP, of items that are not masked: which attributes have they?
-- MIP, of masked items: is it this item rather than one that is not in the history?
-- MAP, of masked items: which attributes have they?
-- SP: does this segment belong into the gap of this history, rather than one from elsewhere?
+- AAP, associated attribute prediction: the attributes of items that are not masked;
+- MIP, masked item prediction: the masked item against an item that is not in the history;
+- MAP, masked attribute prediction: the attributes of masked items;
+- SP, segment prediction: the masked segment against a segment from elsewhere.
 
-Without fields there are no attributes, and MIP and SP remain. These two lose −log σ(s⁺ − s⁻) on the scores of what is right and
-what is not; the authors' code has a sigmoid around each score as well (`nested_sigmoids`). An epoch takes every history once,
-up to a random item. Losses are summed over positions, as in the authors' code, and divided by the number of histories. Then
-SASRec goes on from there.
+Without fields there are no attributes, and MIP and SP remain. Both minimize −log σ(s⁺ − s⁻); the authors' code applies a
+sigmoid to each score first (`nested_sigmoids`). An epoch visits every history once, up to a random item. Losses are summed
+over positions, as in the authors' code, and divided by the number of histories.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,59 +23,63 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from resid.core.registry import register
+from resid.core.runtime import Runtime
+from resid.core.settings import validated
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.data.splits import in_training
-from resid.sequential.base import VectorRecommender, whole_histories
+from resid.sequential.base import SequentialRecommender, whole_histories
 from resid.sequential.sasrec import SASRecModel, initialize
 from resid.sequential.settings import TransformerSettings
-from resid.core.settings import checked
-from resid.train import train
+from resid.train import TrainableModule, train
 
-WEIGHTS = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}  # of the four losses
-_DRAWS = 8  # attempts to draw an item that is not in the history
+WEIGHTS = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}  # of the four tasks
+_MAX_DRAWS = 8  # attempts to draw an item that is not in the history
 
 
-@checked
+@validated
 class S3RecSettings(TransformerSettings):
     """Settings of S3-Rec.
 
     Parameters
     ----------
     pretrain_epochs
-        Passes over the histories before SASRec's training begins.
+        Number of pre-training epochs.
     nested_sigmoids
-        Compare sigmoids of two scores, as the authors' code does, instead of the scores: where both are large, nothing is
-        learnt any more.
-    mask_share
-        Chance of an item to be masked in pre-training; the last one always is.
-    sampled_attributes
-        Of more attributes than this, so many are drawn at random for each step, besides those that items have.
-    width, layers, heads, hidden, dropout, fields, target, loss, similarity, negatives, share_negatives
+        Compare the sigmoids of two scores, as the authors' code does, instead of the scores; the gradient then vanishes
+        where both scores are large.
+    mask_prob
+        Probability of an item to be masked in pre-training; the last item is always masked.
+    n_sampled_attributes
+        Number of attributes that a step samples as negatives if there are more.
+    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
         See `TransformerSettings`.
-    full_softmax_up_to, validation_users
+    full_softmax_limit, validation_users
         See `TransformerSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"mask_share": "mask_prob", "sampled_attributes": "n_sampled_attributes"}
+
     pretrain_epochs: Annotated[int, Field(ge=1)] = 20
     nested_sigmoids: bool = False
-    mask_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    sampled_attributes: Annotated[int, Field(ge=1)] = 4_096
+    mask_prob: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    n_sampled_attributes: Annotated[int, Field(ge=1)] = 4_096
 
 
-class Pretraining(nn.Module):
-    """What S3-Rec's network is asked before SASRec's training.
+class Pretraining(TrainableModule):
+    """The self-supervised tasks of S3-Rec's pre-training.
 
     Parameters
     ----------
     model
-        The network; with fields, their tables are those of the attributes.
+        The network; with fields, the field tables are the attribute embeddings.
     log
-        The training parts of all histories one after the other, from which segments are taken; shape (n,).
+        The training parts of all histories, concatenated, from which negative segments are taken; shape (n,).
     settings
-        Those of pre-training.
+        The settings of the pre-training.
     """
 
     log: Tensor
@@ -88,122 +90,123 @@ class Pretraining(nn.Module):
         self.register_buffer("log", log, persistent=False)
         width = settings.width
         self.mask = nn.Parameter(torch.empty(width))
-        with_fields = len(model.sizes) > 1
+        with_fields = len(model.field_sizes) > 1
         self.maps = nn.ModuleDict(
             {name: nn.Linear(width, width) for name in WEIGHTS if with_fields or name in ("mip", "sp")}
         )
         initialize(self.maps, self.mask)
 
-    def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the weighted sum of the losses, and each of them."""
-        items = self.cut(torch.from_numpy(batch.items).to(self.log.device), generator)
-        masked = self.draw_masks(items, generator)
-        terms = self.items_and_attributes(items, masked, generator) | {"sp": self.segments(items, generator)}
+    def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the weighted sum of the losses and every loss."""
+        items = self.cut(torch.from_numpy(batch.items).to(self.log.device), rng)
+        masked = self.draw_masks(items, rng)
+        terms = self.items_and_attributes(items, masked, rng) | {"sp": self.segments(items, rng)}
         weighted = [WEIGHTS[name] * term for name, term in terms.items()]
         return {"loss": torch.stack(weighted).sum(), **{f"loss.{name}": term for name, term in terms.items()}}
 
-    def cut(self, items: Tensor, generator: torch.Generator) -> Tensor:
-        """Keep of every history a random number of its first items, two at least; padding is on the right."""
+    def cut(self, items: Tensor, rng: torch.Generator) -> Tensor:
+        """Truncate every history after a random number of items, at least two; padding is on the right."""
         lengths = (items != PADDING).sum(dim=1)
-        kept = 2 + (torch.rand(len(items), generator=generator).to(items.device) * (lengths - 1)).long()
+        kept = 2 + (torch.rand(len(items), generator=rng).to(items.device) * (lengths - 1)).long()
         place = torch.arange(items.shape[1], device=items.device)
         return items.masked_fill(place >= kept[:, None], PADDING)[:, : int(kept.max())]
 
-    def draw_masks(self, items: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw which items are masked, the last one always; boolean, shape (histories, length)."""
+    def draw_masks(self, items: Tensor, rng: torch.Generator) -> Tensor:
+        """Draw which items are masked, always including the last one; boolean, shape (histories, length)."""
         real = items != PADDING
-        masked = real & (torch.rand(items.shape, generator=generator).to(items.device) < self.settings.mask_share)
+        masked = real & (torch.rand(items.shape, generator=rng).to(items.device) < self.settings.mask_prob)
         masked[torch.arange(len(items), device=items.device), real.sum(dim=1) - 1] = True
         return masked
 
     def encode(self, items: Tensor, masked: Tensor, real: Tensor) -> Tensor:
-        """Return the states of items, each of which sees all of its history; shape (histories, length, width)."""
+        """Return the bidirectional states of items, shape (histories, length, width)."""
         tokens = torch.where(masked[..., None], self.mask, self.model.tables.vectors(items.clamp_min(0)))
         return self.model.encode(tokens * real[..., None], real)
 
-    def items_and_attributes(self, items: Tensor, masked: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def items_and_attributes(self, items: Tensor, masked: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
         """Return MIP and, with fields, AAP and MAP."""
         real = items != PADDING
         states = self.encode(items, masked, real)
-        others, apart = self.draw_others(items, generator)
-        asked = self.maps["mip"](states[masked])  # (masked, width)
-        own, other = (self.model.tables.vectors(some[masked]) for some in (items, others))
-        wrong = self.disorder((asked * own).sum(dim=1), (asked * other).sum(dim=1))
-        terms = {"mip": (wrong * apart[masked]).sum() / len(items)}
+        negatives, valid = self.draw_negatives(items, rng)
+        queries = self.maps["mip"](states[masked])  # (masked, width)
+        positive, negative = (self.model.tables.vectors(some[masked]) for some in (items, negatives))
+        loss = self.pairwise_loss((queries * positive).sum(dim=1), (queries * negative).sum(dim=1))
+        terms = {"mip": (loss * valid[masked]).sum() / len(items)}
         for name, where in (("aap", real & ~masked), ("map", masked)):
             if name in self.maps:
-                asked = self.maps[name](states[where])
-                terms[name] = self.attributes(asked, items[where], generator) / len(items)
+                queries = self.maps[name](states[where])
+                terms[name] = self.attribute_loss(queries, items[where], rng) / len(items)
         return terms
 
-    def draw_others(self, items: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw an item for every position that is not in its history, and tell where that was possible."""
+    def draw_negatives(self, items: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw an item that is not in the history for every position, and return where that succeeded."""
         count = len(self.model.tables.codes)
-        others = torch.randint(count, items.shape, generator=generator).to(items.device)
-        for _ in range(_DRAWS):
-            within = (others[:, :, None] == items[:, None]).any(dim=2)
+        negatives = torch.randint(count, items.shape, generator=rng).to(items.device)
+        for _ in range(_MAX_DRAWS):
+            within = (negatives[:, :, None] == items[:, None]).any(dim=2)
             if not within.any():
                 break
-            fresh = torch.randint(count, items.shape, generator=generator).to(items.device)
-            others = torch.where(within, fresh, others)
-        return others, (others[:, :, None] != items[:, None]).all(dim=2)
+            redrawn = torch.randint(count, items.shape, generator=rng).to(items.device)
+            negatives = torch.where(within, redrawn, negatives)
+        return negatives, (negatives[:, :, None] != items[:, None]).all(dim=2)
 
-    def attributes(self, asked: Tensor, items: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the binary cross-entropy of all attributes of items, summed; a missing value, code 0, is none.
+    def attribute_loss(self, queries: Tensor, items: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the summed binary cross-entropy of all attributes of items; missing values (code 0) are not attributes.
 
         Parameters
         ----------
-        asked
-            What the states make of themselves, shape (n, width).
+        queries
+            Shape (n, width).
         items
             Shape (n,).
         """
-        total = asked.new_zeros(())
+        total = queries.new_zeros(())
         codes, tables = self.model.tables.codes[items], self.model.tables.embeddings()
-        sizes = [size - 1 for size in self.model.sizes[1:]]
+        sizes = [size - 1 for size in self.model.field_sizes[1:]]
         for field, (table, size) in enumerate(zip(tables[1:], sizes, strict=True), 1):
-            if not size:  # a field that no item has
+            if not size:  # missing for every item
                 continue
-            share = max(1, self.settings.sampled_attributes * size // sum(sizes))
+            share = max(1, self.settings.n_sampled_attributes * size // sum(sizes))
             some = torch.arange(1, size + 1)
-            if sum(sizes) > self.settings.sampled_attributes:
-                some = torch.randint(1, size + 1, (share,), generator=generator)
+            if sum(sizes) > self.settings.n_sampled_attributes:
+                some = torch.randint(1, size + 1, (share,), generator=rng)
             some = some.to(items.device)
             own, has = codes[:, field], codes[:, field] > 0
-            scores = asked @ table(some).T  # (n, attributes)
+            scores = queries @ table(some).T  # (n, attributes)
             absent = f.softplus(scores).masked_fill(own[:, None] == some, 0.0).sum() * (size / len(some))
-            score = (asked * table(own)).sum(dim=1)
+            score = (queries * table(own)).sum(dim=1)
             total = total + absent + (f.softplus(-score) * has).sum()
         return total
 
-    def segments(self, items: Tensor, generator: torch.Generator) -> Tensor:
-        """Return SP: a gap in a history, what stood there, and as many items from anywhere."""
+    def segments(self, items: Tensor, rng: torch.Generator) -> Tensor:
+        """Return SP: match a history with a gap to the segment that was there, against a segment from elsewhere."""
         real = items != PADDING
         lengths = real.sum(dim=1)
-        chance = torch.rand(3, len(items), generator=generator).to(items.device)
-        size = 1 + (chance[0] * (lengths // 2)).long()  # 1 to ⌊length / 2⌋
-        first = (chance[1] * (lengths - size + 1)).long()
+        draws = torch.rand(3, len(items), generator=rng).to(items.device)
+        size = 1 + (draws[0] * (lengths // 2)).long()  # 1 to ⌊length / 2⌋
+        first = (draws[1] * (lengths - size + 1)).long()
         place = torch.arange(items.shape[1], device=items.device)
         gap = (place >= first[:, None]) & (place < (first + size)[:, None])
-        begin = (chance[2] * (len(self.log) - size + 1)).long().clamp_min(0)
+        begin = (draws[2] * (len(self.log) - size + 1)).long().clamp_min(0)
         elsewhere = self.log[(begin[:, None] + place - first[:, None]).clamp(0, len(self.log) - 1)]
         rows, last = torch.arange(len(items), device=items.device), lengths - 1
         context, inside, outside = (
             self.encode(some, masked, real)[rows, last]
             for some, masked in ((items, gap), (items, ~gap), (elsewhere, ~gap))
         )
-        asked = self.maps["sp"](context)
-        return self.disorder((asked * inside).sum(dim=1), (asked * outside).sum(dim=1)).mean()
+        queries = self.maps["sp"](context)
+        return self.pairwise_loss((queries * inside).sum(dim=1), (queries * outside).sum(dim=1)).mean()
 
-    def disorder(self, right: Tensor, wrong: Tensor) -> Tensor:
-        """Return the loss of scores of which the right ones should be above the wrong ones, any shape."""
+    def pairwise_loss(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return −log σ(positive − negative) of scores, any shape."""
         if self.settings.nested_sigmoids:
-            right, wrong = right.sigmoid(), wrong.sigmoid()
-        return f.softplus(wrong - right)
+            positive, negative = positive.sigmoid(), negative.sigmoid()
+        return f.softplus(negative - positive)
 
 
-class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
-    """Self-supervised pre-training, then SASRec; with ``fields=True`` in the settings, S3-Rec*.
+@register("recommender", "s3rec")
+class S3Rec(SequentialRecommender[S3RecSettings, SASRecModel]):
+    """Self-supervised pre-training, then SASRec; with ``use_fields=True`` in the settings, S3-Rec*.
 
     Parameters
     ----------
@@ -211,33 +214,30 @@ class S3Rec(VectorRecommender[S3RecSettings, SASRecModel]):
         See `S3RecSettings`.
     """
 
-    name = "s3rec"
     settings_class = S3RecSettings
 
-    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> SASRecModel:
-        return SASRecModel(codes, sizes, self.settings, self.catalogue_.max_history + 1)
+    def _network(self, codes: NDArray[np.integer], field_sizes: Sequence[int]) -> SASRecModel:
+        return SASRecModel(codes, field_sizes, self.settings, self.catalogue_.max_history + 1)
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         return whole_histories(data, self.settings)
 
-    def _train(self, data: Dataset, configuration: dict[str, Any], folder: str | Path | None, **how: Any) -> None:
-        if progress := how.get("progress"):
-            progress.step("Pre-training")
-        settings = self.settings.changed(epochs=self.settings.pretrain_epochs, patience=0)
+    def _train(self, data: Dataset, configuration: Mapping[str, Any], runtime: Runtime | None) -> None:
+        runtime = runtime or Runtime()
+        runtime.progress.step("Pre-training")
+        settings = self.settings.replace(epochs=self.settings.pretrain_epochs, patience=0)
         training = in_training(data.sequence, data.offsets)
         log = torch.from_numpy(np.asarray(data.sequence)[training].astype(np.int64))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            questions = Pretraining(self.model_, log, settings)
+            tasks = Pretraining(self.model_, log, settings)
         self.pretraining_ = train(
-            questions,
-            # Without the targets that were added: all of a history is asked for here, what comes before them too.
+            tasks,
+            # Without evaluation targets that were added to training: pre-training also predicts the items before them.
             whole_histories(data, settings, data.train.take(training[data.train.end]), stride=None),
             settings,
-            Path(folder) / "pretraining" if folder is not None else None,
-            configuration={"model": f"{self.name}, pre-training"} | configuration,
-            **how,
+            runtime.within("pretraining"),
+            configuration={"model": f"{self.kind}, pre-training", **configuration},
         )
-        if progress:
-            progress.step("Fine-tuning")
-        super()._train(data, configuration, folder, **how)
+        runtime.progress.step("Fine-tuning")
+        super()._train(data, configuration, runtime)

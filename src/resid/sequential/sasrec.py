@@ -1,8 +1,8 @@
-"""SASRec: a causal Transformer over the history, whose last state looks for the next item.
+"""SASRec: a causal Transformer over the history, whose last state is the query for the next item.
 
 Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018. Positions are counted from the first item that is
-read, and padding stands on the right, so the state after an item depends on that item and those before it alone: one pass
-over a history is the same as a window for each of its targets.
+read and padding is on the right, so a state depends only on its item and the items before it: one pass over a history is
+equivalent to one window per target.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from resid.core.registry import register
+from resid.core.settings import validated
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.nn import Dropout, EncoderLayer, padded_right
-from resid.sequential.base import SequentialModel, VectorRecommender, whole_histories
+from resid.nn import Dropout, EncoderLayer, pad_right
+from resid.sequential.base import SequentialModel, SequentialRecommender, whole_histories
 from resid.sequential.settings import TransformerSettings
-from resid.core.settings import checked
 
 
-@checked
+@validated
 class SASRecSettings(TransformerSettings):
     """Settings of SASRec; see `TransformerSettings`."""
 
@@ -30,61 +31,61 @@ class SASRecModel(SequentialModel):
 
     Parameters
     ----------
-    codes, sizes, settings
+    codes, field_sizes, settings
         See `SequentialModel`.
     max_length
-        The most items of a history.
+        Maximum length of a history.
     """
 
     settings: TransformerSettings
 
     def __init__(
-        self, codes: NDArray[np.integer], sizes: Sequence[int], settings: TransformerSettings, max_length: int
+        self, codes: NDArray[np.integer], field_sizes: Sequence[int], settings: TransformerSettings, max_length: int
     ) -> None:
-        super().__init__(codes, sizes, settings)
+        super().__init__(codes, field_sizes, settings)
         self.positions = nn.Parameter(torch.empty(max_length, settings.width))
         self.norm = nn.LayerNorm(settings.width)
         self.dropout = Dropout(settings.dropout)
         self.layers = nn.ModuleList(
-            EncoderLayer(settings.width, settings.heads, settings.hidden, settings.dropout)
+            EncoderLayer(settings.width, settings.heads, settings.ffn_width, settings.dropout)
             for _ in range(settings.layers)
         )
         initialize(self, self.positions)
 
-    def forward(self, batch: SequenceBatch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss of every position's next item, the mean over positions."""
+    def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the mean loss of the next item over all positions."""
         items = torch.from_numpy(batch.items).to(self.positions.device)
         trained = torch.from_numpy(batch.are_targets).to(items.device)
         states = self.states(items[:, :-1])[trained]
-        return {"loss": self.loss(states, items[:, 1:][trained], generator)}
+        return {"loss": self.loss(states, items[:, 1:][trained], rng)}
 
     def states(self, items: Tensor) -> Tensor:
         """Return the state after every item, shape (users, length) to (users, length, width); padding is on the right."""
         return self.encode(self.tables.vectors(items.clamp_min(0)), None)
 
     def encode(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Put tokens through the Transformer, shape (users, length, width); see `EncoderLayer` for what may be looked at."""
-        states: Tensor = self.layers[-1](self.below(tokens, attend), attend)
+        """Return the Transformer's output, shape (users, length, width); `attend` as in `EncoderLayer`."""
+        states: Tensor = self.layers[-1](self.all_but_last_layer(tokens, attend), attend)
         return states
 
-    def below(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
-        """Place tokens, and put them through all layers but the last."""
+    def all_but_last_layer(self, tokens: Tensor, attend: Tensor | None) -> Tensor:
+        """Add positions and apply all layers but the last."""
         states: Tensor = self.dropout(self.norm(tokens + self.positions[: tokens.shape[1]]))
         for layer in self.layers[:-1]:
             states = layer(states, attend)
         return states
 
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
-        """See `SequentialModel.query`; the last layer is computed for the last item alone, which may look at all."""
-        items, lengths = padded_right(histories)
-        tokens = self.below(self.tables.vectors(items.clamp_min(0)), None)
+        """See `SequentialModel.query`; the last layer is computed for the last item only."""
+        items, lengths = pad_right(histories)
+        tokens = self.all_but_last_layer(self.tables.vectors(items.clamp_min(0)), None)
         rows = torch.arange(len(items), device=items.device)
         last: Tensor = self.layers[-1].at(tokens, items != PADDING, rows, lengths - 1)  # type: ignore[operator]
         return last
 
 
 def initialize(model: nn.Module, *parameters: nn.Parameter) -> None:
-    """Draw the weights of linear layers, and these parameters, from a narrow normal distribution; biases are zero."""
+    """Initialize linear layers and the given parameters from N(0, 0.02²), biases with zeros."""
     for parameter in parameters:
         nn.init.normal_(parameter, std=0.02)
     for module in model.modules():
@@ -93,8 +94,9 @@ def initialize(model: nn.Module, *parameters: nn.Parameter) -> None:
             nn.init.zeros_(module.bias)
 
 
-class SASRec(VectorRecommender[SASRecSettings, SASRecModel]):
-    """Self-attentive sequential recommendation; with ``fields=True`` in the settings, SASRec*.
+@register("recommender", "sasrec")
+class SASRec(SequentialRecommender[SASRecSettings, SASRecModel]):
+    """Self-attentive sequential recommendation; with ``use_fields=True`` in the settings, SASRec*.
 
     Parameters
     ----------
@@ -102,11 +104,10 @@ class SASRec(VectorRecommender[SASRecSettings, SASRecModel]):
         See `SASRecSettings`.
     """
 
-    name = "sasrec"
     settings_class = SASRecSettings
 
-    def _network(self, codes: NDArray[np.integer], sizes: Sequence[int]) -> SASRecModel:
-        return SASRecModel(codes, sizes, self.settings, self.catalogue_.max_history)
+    def _network(self, codes: NDArray[np.integer], field_sizes: Sequence[int]) -> SASRecModel:
+        return SASRecModel(codes, field_sizes, self.settings, self.catalogue_.max_history)
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         return whole_histories(data, self.settings)

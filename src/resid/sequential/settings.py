@@ -1,79 +1,87 @@
-"""The settings that the trained recommenders of this folder have in common."""
+"""The settings that the trained sequential recommenders share."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from resid.core.settings import checked
-from resid.train import RecommenderSettings, check_heads
+from resid.core.settings import validated
+from resid.nn import check_heads
+from resid.recommend.trained import RecommenderSettings
 
 
-@checked
+@validated
 class SequentialSettings(RecommenderSettings):
-    """How a recommender reads items, what it compares with them, and what it loses.
+    """How items are represented and which loss is used.
 
     Parameters
     ----------
     width
-        Size of an item's vector, and of everything else.
+        Embedding and hidden dimension.
     dropout
-        Share of what is set to zero in training.
-    fields
-        Read an item as the sum of the vectors of its item-ID and its fields, the starred variants of the paper; otherwise
-        as that of its item-ID alone.
+        Dropout probability.
+    use_fields
+        Represent an item by the sum of the embeddings of its item ID and its fields (the starred variants of the ReSID
+        paper); otherwise by its item ID alone.
     target
-        With fields: compare with the sum (``"fused"``), or with the vector of the item-ID alone (``"id"``).
+        With fields: score against the sum (``"fused"``), or against the item-ID embedding alone (``"id"``).
     loss
-        ``"softmax"`` over all items, ``"sampled"`` over the target and `negatives` that are drawn, or ``"binary"``, each of
-        these alone. ``"auto"`` is softmax for a catalogue of at most `full_softmax_up_to` items, and sampled otherwise.
+        ``"softmax"`` over all items, ``"sampled"`` softmax over the target and `n_negatives`, or ``"binary"`` cross-entropy
+        with one negative. ``"auto"`` is softmax for a catalogue of at most `full_softmax_limit` items, otherwise sampled.
     similarity
-        ``"cosine"``, times the root of the width, or ``"dot"``, the product.
-    negatives
-        Items drawn for a loss that does not take all.
-    share_negatives
-        So many targets share what is drawn, so that a step touches few rows of a large table.
-    full_softmax_up_to
+        ``"cosine"``, scaled by √width, or ``"dot"``.
+    n_negatives
+        Number of sampled negatives.
+    negative_group_size
+        Number of consecutive targets that share a set of negatives, so that a step touches few rows of a large table.
+    full_softmax_limit
         See `loss`.
-    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
-        See `RecommenderSettings`. A model that trains every position of a history in one pass takes as many histories as have
-        `batch_size` windows on average.
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `RecommenderSettings`. Models that train all positions of a history in one pass take as many histories per step
+        as have `batch_size` targets on average.
     """
 
+    renamed: ClassVar[dict[str, str]] = {
+        "fields": "use_fields",
+        "negatives": "n_negatives",
+        "share_negatives": "negative_group_size",
+        "full_softmax_up_to": "full_softmax_limit",
+    }
     width: Annotated[int, Field(ge=4)] = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    fields: bool = False
+    use_fields: bool = False
     target: Literal["fused", "id"] = "fused"
     loss: Literal["auto", "softmax", "sampled", "binary"] = "auto"
     similarity: Literal["cosine", "dot"] = "cosine"
-    negatives: Annotated[int, Field(ge=1)] = 128
-    share_negatives: Annotated[int, Field(ge=1)] = 32
-    full_softmax_up_to: Annotated[int, Field(ge=1)] = 32_768
+    n_negatives: Annotated[int, Field(ge=1)] = 128
+    negative_group_size: Annotated[int, Field(ge=1)] = 32
+    full_softmax_limit: Annotated[int, Field(ge=1)] = 32_768
     epochs: Annotated[int, Field(ge=1)] = 30
 
-    def loss_for(self, items: int) -> str:
-        """Return the loss for a catalogue of so many items."""
+    def loss_for(self, n_items: int) -> str:
+        """Return the loss for a catalogue of this size."""
         if self.loss == "auto":
-            return "softmax" if items <= self.full_softmax_up_to else "sampled"
+            return "softmax" if n_items <= self.full_softmax_limit else "sampled"
         return self.loss
 
 
-@checked
+@validated
 class TransformerSettings(SequentialSettings):
-    """Of the recommenders that are Transformers.
+    """Settings of the Transformer recommenders.
 
     Parameters
     ----------
-    layers, heads, hidden
-        Of the Transformer.
-    width, dropout, fields, target, loss, similarity, negatives, share_negatives, full_softmax_up_to, validation_users
+    layers, heads, ffn_width
+        Number of layers and attention heads, and hidden size of the feed-forward networks.
+    width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size, full_softmax_limit
         See `SequentialSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, clip, evaluate_every, patience, seed
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `SequentialSettings`.
     """
 
+    renamed: ClassVar[dict[str, str]] = {"hidden": "ffn_width"}
     layers: Annotated[int, Field(ge=1)] = 2
     heads: Annotated[int, Field(ge=1)] = 4
-    hidden: Annotated[int, Field(ge=1)] = 512
+    ffn_width: Annotated[int, Field(ge=1)] = 512
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)

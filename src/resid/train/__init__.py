@@ -2,18 +2,18 @@
 
 from resid.core.errors import TrainingError
 from resid.train.devices import open_fabric
-from resid.train.loop import best_epoch, make_optimizers, train
+from resid.train.loop import best_epoch, train
+from resid.train.module import ParameterGroup, TrainableModule
 from resid.train.rowwise import RowwiseAdamW
-from resid.train.settings import RecommenderSettings, TrainSettings, check_heads
+from resid.train.settings import TrainSettings
 
 __all__ = [
-    "RecommenderSettings",
+    "ParameterGroup",
     "RowwiseAdamW",
     "TrainSettings",
+    "TrainableModule",
     "TrainingError",
     "best_epoch",
-    "check_heads",
-    "make_optimizers",
     "open_fabric",
     "train",
 ]

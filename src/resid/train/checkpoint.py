@@ -1,7 +1,6 @@
-"""Checkpoints: one safetensors file with tensors and a JSON header, replaced atomically; nothing is ever run."""
+"""Checkpoints: one safetensors file with tensors and a JSON header, replaced atomically; loading never runs code."""
 
 import json
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,40 +10,32 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from resid.core.files import readable_as_others
-from resid.core.errors import InputError, explain_full_disk
+from resid.core.errors import InputError
+from resid.core.files import atomic_file
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts; when that fails, what was there before is still there.
+    """Write tensors and facts atomically.
 
     Parameters
     ----------
     path
         The file.
     tensors
-        By name; tied ones are written once.
+        By name; tied tensors are written once.
     facts
-        What JSON can hold.
+        JSON values.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    with explain_full_disk(path.parent):
-        try:
-            once: dict[tuple[int, ...], str] = {}  # tensors that are one and the same, by their first name
-            same = {
-                name: first
-                for name, t in tensors.items()
-                if (first := once.setdefault((t.data_ptr(), t.numel(), *t.stride()), name)) != name and t.numel()
-            }
-            written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
-            header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": str(_checksum(written))}
-            save_file(written, partial, metadata=header)
-            readable_as_others(partial)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+    once: dict[tuple[int, ...], str] = {}  # tied tensors by the first of their names
+    same = {
+        name: first
+        for name, t in tensors.items()
+        if (first := once.setdefault((t.data_ptr(), t.numel(), *t.stride()), name)) != name and t.numel()
+    }
+    written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
+    header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": str(_checksum(written))}
+    with atomic_file(path) as partial:
+        save_file(written, partial, metadata=header)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,13 +44,13 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises
     ------
     InputError
-        If the file is not whole.
+        If the file is incomplete or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dictionary
             if file.metadata()["checksum"] != str(_checksum(tensors)):
-                raise ValueError("its checksum is another")
+                raise ValueError("checksum mismatch")
             for name, first in json.loads(file.metadata().get("same", "{}")).items():
                 tensors[name] = tensors[first]
             return tensors, json.loads(file.metadata()["facts"])
@@ -67,7 +58,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path}: there is no such file.") from error
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: not a whole checkpoint ({error}); remove {path.parent} to start again, or take another folder."
+            f"{path}: incomplete or damaged checkpoint ({error}); remove {path.parent} to start again."
         ) from error
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from resid.core.files import refuse_file
 from resid.core.errors import InputError
+from resid.core.files import refuse_file
 
 try:
     import fcntl

@@ -1,4 +1,4 @@
-"""The weights of a network as arrays, among others that a bundle has."""
+"""The weights of a network as named arrays, as an artifact holds them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ def weights_as_arrays(model: nn.Module) -> dict[str, NDArray[Any]]:
     return {f"{_PREFIX}{name}": tensor.cpu().numpy() for name, tensor in model.state_dict().items()}
 
 
-def take_weights(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Give a network the weights that `weights_as_arrays` returned, and end its training."""
+def load_weights(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Load the weights that `weights_as_arrays` returned, and switch to evaluation mode."""
     weights = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
     model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     model.eval()

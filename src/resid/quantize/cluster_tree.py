@@ -1,7 +1,7 @@
-"""The tree of GAOQ and of hierarchical k-means: each node's items are split into balanced clusters, its children.
+"""The cluster tree of GAOQ and hierarchical k-means: the items of a node are split into balanced clusters, its children.
 
-All nodes of a level are worked on together, as many at a time as a fixed amount of memory holds. Which number a child gets
-is not decided here: that is what the quantizers differ in.
+All nodes of a level are processed together, in batches that fit a fixed amount of memory. The quantizers decide which code a
+child gets.
 """
 
 import math
@@ -17,27 +17,27 @@ from torch import Tensor
 
 from resid.quantize.kmeans import balanced_kmeans
 
-_BYTES = 2**27  # of points, distances and sums that are worked on at a time
+_BYTES = 2**27  # of points, distances and sums in memory at a time
 
 
 @dataclass
 class Level:
-    """How the items of the nodes of a level are split.
+    """The split of all nodes of a level.
 
     Attributes
     ----------
     parents : ndarray of int64, shape (items,)
-        The node of every item at this level, before it is split.
+        The node of every item before the split.
     children : ndarray of int64, shape (items,)
-        The child of that node that the item goes to, from 0.
+        The child of that node, from 0.
     centers : Tensor, shape (nodes, branching, d)
-        The means of the children; zeros where a node has fewer.
+        The means of the children; zeros where a node has fewer children.
     counts : ndarray of int64, shape (nodes,)
-        How many children a node has; 0 if it has no items.
+        The number of children of every node; 0 for a node without items.
     products : int
         Floating-point operations of the distance products.
     steps : int
-        The most of Lloyd's steps that a node took.
+        The largest number of Lloyd iterations of a node.
     """
 
     parents: NDArray[np.int64]
@@ -48,17 +48,17 @@ class Level:
     steps: int
 
 
-def grow(vectors: Tensor, branching: Sequence[int], seed: int, max_iter: int, tol: float) -> list[Level]:
-    """Split items again and again.
+def build_tree(vectors: Tensor, branching: Sequence[int], seed: int, max_iter: int, tol: float) -> list[Level]:
+    """Split the items recursively.
 
     Parameters
     ----------
     vectors
         Shape (items, d), float32.
     branching
-        Children of a node, level by level. A node with fewer items has as many children as items.
+        Number of children of a node at every level. A node with fewer items has one child per item.
     seed
-        Decides where k-means starts; a node's result does not depend on the other nodes.
+        Determines the initialization of k-means; the result of a node does not depend on other nodes.
     max_iter, tol
         See `balanced_kmeans`.
     """
@@ -80,7 +80,7 @@ def _split(
     centers = torch.zeros(nodes, width, vectors.shape[1], device=vectors.device)
     products = steps = 0
     for some, members in members_of(parents, np.flatnonzero(counts >= width), vectors.shape[1] + 4 * width):
-        # The root has all items, which need no copy.
+        # The root contains all items, so no copy is needed.
         points = vectors[None] if nodes == 1 else vectors[torch.from_numpy(members).clamp_min(0).to(vectors.device)]
         found = balanced_kmeans(
             points, width, [[*seed, int(node)] for node in some], counts=counts[some], max_iter=max_iter, tol=tol
@@ -101,16 +101,16 @@ def _split(
 def members_of(
     parents: NDArray[np.int64], nodes: NDArray[np.int64], floats: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield some nodes at a time with their items, shape (nodes, most items of one), -1 where a node has fewer.
+    """Yield batches of nodes with their items, shape (nodes, largest node), padded with -1.
 
     Parameters
     ----------
     parents
         The node of every item, shape (items,).
     nodes
-        The nodes to go through.
+        The nodes to visit.
     floats
-        Numbers of 32 bits that an item will take, from which follows how many nodes are worked on at a time.
+        Memory per item in 32-bit numbers, which determines the batch size.
     """
     order = np.argsort(parents, kind="stable")
     starts = np.searchsorted(parents[order], nodes)
@@ -126,44 +126,42 @@ def members_of(
         yield nodes[part], np.where(inside, order[np.where(inside, position, 0)], -1)
 
 
-def automatic_branching(items: int) -> tuple[int, int]:
-    """Return (b1, b2) for a catalogue: about a fourteenth of the items as leaves, b2 half as much again as b1.
+def automatic_branching(n_items: int) -> tuple[int, int]:
+    """Return (b1, b2) for a catalogue: about N/14 leaves, with b2 ≈ 1.5 b1.
 
-    The paper says b1·b2 ≈ N/10 to N/20, and its table follows that for six of ten data sets; Toys (N/4.2), Health (N/7.2),
-    Books (N/7.4) and Sports (N/9.2) have more leaves. From 16 on, multiples of 8. Beside the table: Arts is equal; Musical
-    Instruments (32, 56), the paper (32, 40); Video Games (32, 56), (32, 64); Beauty & Personal Care (96, 144), (96, 192);
-    Books (152, 232), (256, 256).
+    The paper states b1·b2 ≈ N/10 to N/20, and its table agrees for six of ten data sets; Toys (N/4.2), Health (N/7.2),
+    Books (N/7.4) and Sports (N/9.2) have more leaves. Values from 16 on are multiples of 8. Compared with the paper: Arts is
+    equal; Musical Instruments (32, 56) instead of (32, 40); Video Games (32, 56) instead of (32, 64); Beauty & Personal Care
+    (96, 144) instead of (96, 192); Books (152, 232) instead of (256, 256).
     """
-    leaves = max(1.0, items / 14)
+    leaves = max(1.0, n_items / 14)
 
     def rounded(value: float) -> int:
         return max(1, round(value / 8) * 8 if value >= 16 else round(value))
 
     first = rounded((leaves / 1.5) ** 0.5)
-    return first, min(rounded(leaves / first), max(1, items // first))
+    return first, min(rounded(leaves / first), max(1, n_items // first))
 
 
-def checked_branching(branching: Sequence[int] | str, items: int) -> tuple[int, ...]:
-    """Return the branching of a tree over so many items, or raise a ValueError that says what is wrong."""
+def check_branching(branching: Sequence[int] | str, n_items: int) -> tuple[int, ...]:
+    """Return the branching of a tree over the items, or raise a ValueError."""
     if isinstance(branching, str):
         if branching != "auto":
-            raise ValueError(f"branching={branching!r} must be numbers, or 'auto'.")
-        return automatic_branching(items)
+            raise ValueError(f"branching={branching!r} must be integers or 'auto'.")
+        return automatic_branching(n_items)
     given: tuple[Any, ...] = tuple(branching) if isinstance(branching, Sequence | np.ndarray) else ()
     if not given or any(not isinstance(width, Integral) or width < 1 for width in given):
-        raise ValueError(
-            f"branching={branching!r} must be whole numbers of at least 1, one for every level, as (32, 40)."
-        )
+        raise ValueError(f"branching={branching!r} must be positive integers, one per level, for example (32, 40).")
     widths = tuple(int(width) for width in given)
-    if math.prod(widths) > items:
+    if math.prod(widths) > n_items:
         raise ValueError(
-            f"branching={branching!r} makes {math.prod(widths):,} leaves for {items:,} items (n_samples={items}); use fewer."
+            f"branching={branching!r} has {math.prod(widths):,} leaves for n_samples={n_items:,} items; use fewer."
         )
     return widths
 
 
 def number_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of every item among those of its group, from 0, in their order; shape (items,)."""
+    """Return the position of every item within its group, in item order; shape (items,)."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -1,4 +1,4 @@
-"""The tree of IDs as tensors: which nodes follow which, and by which codes."""
+"""The prefix tree of semantic IDs as tensors: the children of every node, and their codes."""
 
 import torch
 from torch import Tensor, nn
@@ -7,27 +7,27 @@ from resid.quantize.ids import SemanticIds
 
 
 class TreeLevel(nn.Module):
-    """The nodes of one level: those that follow a node of the level above are neighbours, in the order of their codes.
+    """The nodes of one level; the children of a node are consecutive, in the order of their codes.
 
     Parameters
     ----------
     ids
         The IDs.
     level
-        From 0, whose nodes follow the root.
+        Counted from 0, the children of the root.
 
     Attributes
     ----------
     size : int
-        Codes of the level.
-    most : int
-        The most nodes that follow one.
+        Number of codes of the level.
+    max_children : int
+        The largest number of children of a node.
     full : bool
-        Every node above has every code, as in all levels of a balanced tree but the last; then nothing has to be looked up.
+        Whether every parent has every code, as at all levels of a balanced tree but the last; then no lookup is needed.
     first : Tensor
-        Where the nodes that follow each node above begin, and where the last ones end; shape (nodes above + 1,).
+        The first child of every parent, followed by the number of nodes; shape (parents + 1,).
     parents, codes : Tensor
-        The node above, and the code that leads from it; shape (nodes,).
+        The parent of every node, and the code that leads to it; shape (nodes,).
     """
 
     first: Tensor
@@ -37,10 +37,10 @@ class TreeLevel(nn.Module):
 
     def __init__(self, ids: SemanticIds, level: int) -> None:
         super().__init__()
-        self.size = ids.sizes[level]
+        self.size = ids.level_sizes[level]
         first, parents = torch.from_numpy(ids.first_child(level)), torch.from_numpy(ids.parent_of(level + 1))
         codes = torch.from_numpy(ids.node_codes(level + 1)).long()
-        self.most, self.full = int(first.diff().max()), bool((first.diff() == self.size).all())
+        self.max_children, self.full = int(first.diff().max()), bool((first.diff() == self.size).all())
         keys = torch.from_numpy(ids.keys(level))
         for name, values in (("first", first), ("parents", parents), ("codes", codes), ("keys", keys)):
             self.register_buffer(name, values, persistent=False)
@@ -48,21 +48,21 @@ class TreeLevel(nn.Module):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def below(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the nodes that follow others, shape (...) to (..., most), and which of them do: the rest are filled up."""
+    def child_nodes(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the children of nodes, shape (...) to (..., max_children), and which of them exist."""
         known = nodes.clamp_min(0)
-        children = self.first[known][..., None] + torch.arange(self.most, device=nodes.device)
-        real = children < self.first[known + 1][..., None]
-        return children.clamp_max_(len(self) - 1), real
+        nodes_below = self.first[known][..., None] + torch.arange(self.max_children, device=nodes.device)
+        exist = nodes_below < self.first[known + 1][..., None]
+        return nodes_below.clamp_max_(len(self) - 1), exist
 
     def follow(self, nodes: Tensor, codes: Tensor) -> Tensor:
-        """Return the nodes that codes below `size` lead to, -1 where no item has that prefix; any shape."""
+        """Return the child of each node by its code, -1 where no item has that prefix; any shape."""
         wanted = nodes * self.size + codes
         place = torch.searchsorted(self.keys, wanted).clamp_max_(len(self) - 1)
         return place.masked_fill((self.keys[place] != wanted) | (nodes < 0), -1)
 
 
-class PrefixTables:
+class PrefixTree:
     """All levels of the tree, for decoding.
 
     Parameters

@@ -1,0 +1,271 @@
+"""The base of generators: fit to a Dataset and its semantic IDs, decode IDs to items."""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from resid.core.artifact import Artifact
+from resid.core.errors import InputError
+from resid.core.runtime import Runtime
+from resid.core.settings import validated
+from resid.data.batches import Batches
+from resid.data.catalogue import Catalogue
+from resid.data.dataset import Dataset, require_dataset
+from resid.data.splits import Split
+from resid.encode.embeddings import ItemEmbeddings
+from resid.generate.decode import Decodable, beam_items, beam_search, score_all
+from resid.generate.prefix_tree import PrefixTree
+from resid.nn import check_heads
+from resid.quantize.ids import SemanticIds
+from resid.recommend.histories import BATCH_USERS, Indices, Scores, recent_items, without_seen
+from resid.recommend.trained import RecommenderSettings, TrainedRecommender
+from resid.train import TrainableModule
+
+_INVALID_SHARE_USERS = 2_000  # whose unconstrained beams are counted
+
+
+@validated
+class GeneratorSettings(RecommenderSettings):
+    """The settings that all generators share.
+
+    Parameters
+    ----------
+    width, layers, heads, ffn_width, dropout
+        Of the Transformer.
+    input_embeddings
+        Add the item embeddings, their principal components projected, to the tokens of the history.
+    beam_size
+        Number of prefixes that are kept at each level of decoding.
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `RecommenderSettings`.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {
+        "hidden": "ffn_width",
+        "read_vectors": "input_embeddings",
+        "beam": "beam_size",
+    }
+
+    width: Annotated[int, Field(ge=4)] = 128
+    layers: Annotated[int, Field(ge=1)] = 4
+    heads: Annotated[int, Field(ge=1)] = 4
+    ffn_width: Annotated[int, Field(ge=1)] = 512
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    input_embeddings: bool = True
+    beam_size: Annotated[int, Field(ge=1)] = 50
+    validation_users: Annotated[int, Field(ge=1)] = 5_000
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.input_embeddings
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
+
+
+class GeneratorModel(TrainableModule, Decodable):
+    """The network of a generator: trainable and decodable.
+
+    Attributes
+    ----------
+    codes : Tensor
+        The IDs of all items, shape (items, levels).
+    vectors : Tensor or None
+        Reduced item embeddings, shape (items, d).
+    """
+
+    codes: Tensor
+    vectors: Tensor | None
+
+
+_S = TypeVar("_S", bound=GeneratorSettings)
+_M = TypeVar("_M", bound=GeneratorModel)
+
+
+class Generator(TrainedRecommender[_S, _M]):
+    """Base class of generators: a subclass defines the network, the batches and the settings."""
+
+    ids_: SemanticIds
+    decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType(
+        {"beam": {}, "exact": {"exact": True}, "free": {"constrained": False}}
+    )
+
+    @abstractmethod
+    def _network(self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int) -> _M:
+        """Build the network."""
+
+    def fit(
+        self,
+        data: Dataset,
+        ids: SemanticIds,
+        embeddings: ItemEmbeddings | NDArray[np.float32] | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> Self:
+        """Train on the training windows; early stopping on the beam-search NDCG@10 of validation users.
+
+        Parameters
+        ----------
+        data
+            The Dataset.
+        ids
+            The IDs of its items, in index order.
+        embeddings
+            The item embeddings, shape (items, d), if the settings use them.
+        runtime
+            Folder, devices, trackers and progress.
+        """
+        require_dataset(data)
+        ids.require_data(data)
+        used = embeddings is not None and self.settings.uses_embeddings
+        vectors = _check_vectors(np.asarray(embeddings), data.n_items) if used else None
+        self.fitted = False
+        self._build(data.catalogue, ids, _reduce(vectors, self.settings.width) if vectors is not None else None)
+        configuration = {
+            "level_sizes": list(ids.level_sizes),
+            "ids": ids.digest,
+            "embeddings": _digest(vectors) if vectors is not None else None,
+        }
+        self._train(data, configuration, runtime)
+        self.fitted = True
+        return self
+
+    def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
+        self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)
+        self.__dict__.pop("_full_tree", None)
+        self._last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
+        dense = torch.tensor(vectors) if vectors is not None else None
+        codes = torch.from_numpy(ids.codes)
+        self.model_ = self._seeded(lambda: self._network(codes, ids.level_sizes, dense, catalogue.max_history))
+
+    def top(
+        self,
+        histories: Indices,
+        k: int,
+        *,
+        exclude_seen: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
+        beam_size: int | None = None,
+        constrained: bool = True,
+        exact: bool = False,
+    ) -> tuple[Indices, Scores]:
+        """Return the k most probable items after each history and their log-probabilities, shape (users, k).
+
+        Items with the same ID are consecutive, most popular first.
+
+        Parameters
+        ----------
+        histories, k, exclude_seen
+            See `Recommender.top`.
+        allowed
+            Which items may be recommended, shape (n_items,); all by default. Only their IDs are generated.
+        beam_size
+            Number of prefixes that are kept; by default the settings', and at least as many as k items need.
+        constrained
+            Generate only IDs that an item has.
+        exact
+            Score the whole catalogue instead of searching.
+        """
+        valid = beam_size is None or (isinstance(beam_size, (int, np.integer)) and not isinstance(beam_size, bool))
+        if not valid or (beam_size is not None and beam_size < 1):
+            raise InputError(f"beam_size must be a positive integer, not {beam_size!r}.")
+        tree, numbers = self._tree(allowed)
+        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
+        if exact:
+            beams = score_all(self.model_, self._recent(histories), tree, more)
+        else:
+            width = max(more, beam_size or self.settings.beam_size)
+            beams = beam_search(self.model_, self._recent(histories), tree, width, constrained=constrained)
+        items, scores = beam_items(beams, tree, more)
+        items = np.where(items >= 0, numbers[items], -1)
+        return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def invalid_share(self, windows: Split) -> float:
+        """Return the share of unconstrained beams that end at an ID that no item has, for a sample of windows."""
+        tree, _ = self._full_tree
+        invalid = total = 0
+        for batch in Batches(windows.sample(_INVALID_SHARE_USERS), BATCH_USERS, shuffle=False):
+            histories = self._recent(batch.histories)
+            beams = beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)
+            invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
+        return invalid / total
+
+    def _recent(self, histories: Indices) -> Tensor:
+        self.model_.eval()
+        return torch.from_numpy(recent_items(histories, self.catalogue_)).to(self.model_.codes.device)
+
+    def _tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
+        """Return the prefix tree of the allowed items, and their indices in the catalogue."""
+        if allowed is None:
+            return self._full_tree
+        if len(allowed) != len(self.ids_) or not allowed.any():
+            raise InputError(
+                f"'allowed' must have one boolean for each of {len(self.ids_):,} items, and allow at least one."
+            )
+        key, last = allowed.tobytes(), self._last_tree
+        if last is None or last[0] != key:
+            order = self.catalogue_.by_popularity
+            last = key, self._make_tree(order[allowed[order]])
+            self._last_tree = last  # the next batch mostly allows the same items
+        return last[1]  # not self._last_tree, which another thread may have replaced
+
+    @cached_property
+    def _full_tree(self) -> tuple[PrefixTree, Indices]:
+        return self._make_tree(self.catalogue_.by_popularity)
+
+    def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
+        ids = SemanticIds(self.ids_.codes[numbers], self.ids_.level_sizes)  # items with the same ID stay in this order
+        return PrefixTree(ids, self.model_.codes.device), numbers
+
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
+        vectors = {} if self.model_.vectors is None else {"vectors": self.model_.vectors.cpu().numpy()}
+        return {
+            "facts": {**content["facts"], "level_sizes": self.ids_.level_sizes, "ids": self.ids_.facts},
+            "arrays": {**content["arrays"], **vectors},
+            "tables": {**content["tables"], "ids": self.ids_.table()},
+        }
+
+    def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
+        codes = artifact.tables["ids"].drop("item").to_numpy(writable=True)
+        ids = SemanticIds(codes, artifact.facts["level_sizes"], catalogue.item_ids, artifact.facts["ids"])
+        self._build(catalogue, ids, artifact.arrays.get("vectors"))
+
+
+def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
+    """Return the item embeddings, or raise an `InputError`."""
+    if vectors.ndim != 2 or len(vectors) != n_items or not np.issubdtype(vectors.dtype, np.floating):
+        raise InputError(
+            f"the embeddings must be a floating-point matrix with one row for each of {n_items:,} items, not an array of "
+            f"shape {vectors.shape} and type {vectors.dtype}."
+        )
+    if not np.isfinite(vectors).all():
+        row = int(np.argmin(np.isfinite(vectors).all(axis=1)))
+        raise InputError(f"the embedding of item {row} is not finite; encode again.")
+    return vectors
+
+
+def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """Return at most `width` principal components of vectors, scaled to a mean square of 1."""
+    dense = np.asarray(vectors, dtype=np.float32)
+    dense = dense - dense.mean(axis=0)
+    if dense.shape[1] > width:
+        _, axes = np.linalg.eigh((dense.T @ dense).astype(np.float64))  # ascending
+        dense = dense @ axes[:, : -width - 1 : -1].astype(np.float32)
+    scale = max(float(np.sqrt(np.square(dense, dtype=np.float64).mean())), 1e-12)
+    reduced: NDArray[np.float32] = (dense / scale).astype(np.float32, copy=False)
+    return reduced
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]

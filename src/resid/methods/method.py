@@ -1,0 +1,65 @@
+"""Methods by name: functions that compose the stages of a run into a recommender."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from resid.core.errors import InputError, nearest
+from resid.core.part import PartSpec
+from resid.core.registry import import_parts
+from resid.data.dataset import Dataset
+from resid.recommend import Recommender
+from resid.runs import Run
+
+Compose = Callable[[Run, Mapping[str, PartSpec], Dataset], Recommender]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to compose stages.
+
+    Attributes
+    ----------
+    name : str
+    sections : tuple of str
+        The sections that its recipes have; each is the name of a stage, optionally with a prefix, as ``text_encoder``.
+    compose : callable
+        Takes a run, the parts by section and a Dataset; returns the fitted recommender.
+    """
+
+    name: str
+    sections: tuple[str, ...]
+    compose: Compose
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(name: str, *sections: str) -> Callable[[Compose], Compose]:
+    """Return a decorator that registers a function as a method."""
+
+    def add(compose: Compose) -> Compose:
+        _METHODS[name] = Method(name, sections, compose)
+        return compose
+
+    return add
+
+
+def find_method(name: Any, sections: tuple[str, ...]) -> Method:
+    """Return the method of a name, or without a name the method with these sections."""
+    import_parts("resid.methods")
+    if name is None:
+        found = [known for known in _METHODS.values() if set(known.sections) == set(sections)]
+        if len(found) == 1:
+            return found[0]
+        shapes = " or ".join(" + ".join(known.sections) for known in _METHODS.values())
+        raise InputError(f"a recipe has the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
+    if name not in _METHODS:
+        known = ", ".join(_METHODS)
+        raise InputError(f"there is no method '{name}'{nearest(str(name), _METHODS)}; available methods: {known}.")
+    chosen = _METHODS[name]
+    if set(chosen.sections) != set(sections):
+        raise InputError(
+            f"the method '{name}' needs the sections {', '.join(chosen.sections)}, not {', '.join(sections) or 'none'}."
+        )
+    return chosen

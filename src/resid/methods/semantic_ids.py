@@ -1,0 +1,53 @@
+"""Encoder → quantizer → generator: ReSID, its ablations, and every method with one code per item, as TIGER."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from resid.core.part import PartSpec
+from resid.data.dataset import Dataset
+from resid.encode import Encoder, ItemEmbeddings
+from resid.generate.base import Generator, GeneratorSettings
+from resid.methods.method import method
+from resid.quantize import Quantizer, SemanticIds
+from resid.recommend import Recommender
+from resid.runs import Run
+
+
+@method("semantic-ids", "encoder", "quantizer", "generator")
+def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recommender:
+    """Fit encoder, quantizer and generator one after the other."""
+    encoder, embeddings = fit_encoder(run, parts["encoder"], data)
+    quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
+    model = fit_generator(run, parts["generator"], data, ids, embeddings)
+    model.parts_ = {"encoder": encoder, "quantizer": quantizer}
+    return model
+
+
+def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> tuple[Encoder, ItemEmbeddings]:
+    """Fit an encoder as a stage of a run; return it and its item embeddings."""
+    encoder = cast(Encoder, run.stage(stage, spec, data))
+    return encoder, encoder.embed(data)
+
+
+def fit_quantizer(
+    run: Run, spec: PartSpec, data: Dataset, embeddings: ItemEmbeddings, stage: str = "quantizer"
+) -> tuple[Quantizer, SemanticIds]:
+    """Fit a quantizer as a stage of a run; return it and the semantic IDs of the items."""
+    quantizer = cast(Quantizer, run.stage(stage, spec, embeddings))
+    ids = quantizer.semantic_ids_
+    facts = {"quantizer": spec.kind, **spec.settings.to_dict(), "data": data.fingerprint, "vectors": embeddings.digest}
+    return quantizer, SemanticIds(ids.codes, ids.level_sizes, data.item_ids, facts)
+
+
+def fit_generator(
+    run: Run,
+    spec: PartSpec,
+    data: Dataset,
+    ids: SemanticIds,
+    embeddings: ItemEmbeddings | None,
+    stage: str = "generator",
+) -> Recommender:
+    """Fit a generator as a stage of a run; embeddings are an input only if its settings use them."""
+    reads_embeddings = embeddings is not None and cast(GeneratorSettings, spec.settings).uses_embeddings
+    inputs = (ids, embeddings) if embeddings is not None and reads_embeddings else (ids,)
+    return cast(Generator, run.stage(stage, spec, data, *inputs))  # type: ignore[type-arg]
