@@ -127,6 +127,13 @@ class TestHistories:
         write(tmp_path, padded)
         assert histories_of(prepare_published(NAME, tmp_path)) == HISTORIES
 
+    def test_ids_and_timestamps_as_text(self, tmp_path):
+        folder = write(tmp_path, windows(HISTORIES))
+        for path in (path for name in FOLDERS for path in (folder / name).iterdir()):
+            pl.read_parquet(path).with_columns(pl.col("user_id", "timestamp").cast(pl.String)).write_parquet(path)
+        found = histories_of(prepare_published(NAME, tmp_path))
+        assert found == {str(user): history for user, history in HISTORIES.items()}
+
     def test_short_histories_are_dropped(self, tmp_path):
         rows = windows(HISTORIES)
         rows["test"].append((99, [1], 2, 0))
@@ -273,15 +280,17 @@ class TestBadFiles:
 
     def test_explanation(self, folder, tmp_path):
         path = folder / "item_feature_explain.json"
-        for text in ("{", "[1]", '{"item_id": 3}'):
+        path.write_text("{")
+        self.refused(tmp_path, r"item_feature_explain\.json: not a JSON file")
+        for text in ("[1]", '{"item_id": 3}', '{"item_id": {"id_num": 10}}'):  # other layouts are not checked
             path.write_text(text)
-            self.refused(tmp_path, r"item_feature_explain\.json: cannot be read")
+            prepare_published(NAME, tmp_path)
         path.unlink()
         prepare_published(NAME, tmp_path)
 
 
 def test_large_data_is_verified_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("resid.data.published._ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr("resid.data.rebuild._ROWS_AT_A_TIME", 3)
     rng = np.random.default_rng(0)
     histories = {user: (1 + rng.permutation(9)[: 4 + user % 6]).tolist() for user in range(40)}
     write(tmp_path, windows(histories))

@@ -1,14 +1,14 @@
 """The `resid` command: one file per subcommand, each a thin layer over a function of the library.
 
-Bad input ends with one sentence on standard error and exit code 2. Results go to standard output, progress to
-standard error; `--json` prints results for programs.
+Invalid input ends with one sentence on standard error and exit code 2. Results go to standard output, progress to standard
+error; `--json` prints results for programs.
 """
 
-import inspect
 import io
 import os
 import signal
 import sys
+from inspect import Parameter
 
 from cyclopts import CycloptsError, MissingArgumentError
 from rich.text import Text
@@ -22,6 +22,7 @@ from resid.cli import (  # noqa: F401 - each adds its command to the application
     fit,
     generate,
     info,
+    inspect,
     prepare,
     quantize,
     recommend,
@@ -30,7 +31,7 @@ from resid.cli.app import app, errors
 from resid.core.errors import TrainingError
 
 _TERMINATED = 128 + signal.SIGTERM
-_STOPPED = "Interrupted; what was there before is kept, and the same command continues what can be continued."
+_STOPPED = "Interrupted; run the same command again to continue."
 
 
 def _fail(sentence: str) -> int:
@@ -39,16 +40,16 @@ def _fail(sentence: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 2 for input that cannot be used, 3 for training that failed."""
-    # Being told to stop is an exception like an interrupt, so that what was begun is cleared away.
+    """Run the command and return its exit code: 0, 2 for invalid input, 3 for training that diverged."""
+    # SIGTERM raises an exception like an interrupt, so that temporary files are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show becomes a question mark
+    for stream in (sys.stdout, sys.stderr):  # characters that a terminal cannot show become question marks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
         app(arguments, exit_on_error=False, print_error=False)
-        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
-    except BrokenPipeError:  # whoever read the output has left, so there is nobody to tell
+        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be reported
+    except BrokenPipeError:  # the reader of the output has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MissingArgumentError as error:
         missing = "an argument"
         if error.argument:
-            named = error.argument.field_info.kind is inspect.Parameter.KEYWORD_ONLY
+            named = error.argument.field_info.kind is Parameter.KEYWORD_ONLY
             missing = error.argument.name if named else error.argument.name.lstrip("-").upper()
         command = " ".join(["resid", *(error.command_chain or ())])
         return _fail(f"{missing} is missing; see {command} --help.")

@@ -1,13 +1,14 @@
-"""`resid demo`: the whole way on a synthetic shop, from tables to recommendations."""
+"""`resid demo`: all stages on a synthetic shop, from tables to recommendations."""
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, Recommender, fit
+from resid import Dataset, Runtime
 from resid.cli.app import app, errors, output
 from resid.cli.recommend import recommendations_table
 from resid.cli.show import print_info, steps_table
@@ -15,35 +16,40 @@ from resid.core.files import refuse_foreign_folder
 from resid.core.progress import ConsoleProgress
 from resid.data.dataset import MANIFEST
 from resid.data.synthetic import synthetic_shop
-from resid.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from resid import Recommender
 
 _SHOP = {"users": 6_000, "items": 2_000, "interactions": 60_000}
-_SMALL = {  # what learns such a shop in seconds
+_SMALL = {  # learns the shop in seconds
     "encoder.width": 64,
-    "encoder.hidden": 128,
+    "encoder.ffn_width": 128,
     "encoder.epochs": 8,
     "encoder.learning_rate": 3e-3,
     "encoder.patience": 0,
     "generator.width": 64,
-    "generator.hidden": 256,
+    "generator.ffn_width": 256,
     "generator.layers": 2,
     "generator.epochs": 8,
     "generator.batch_size": 128,
     "generator.learning_rate": 3e-3,
 }
-_USERS = 2  # who are shown
+_USERS = 2  # shown
 _SHOWN = 5  # items of a history
 
 
 @app.command
 def demo(*, out: Path = Path("demo-shop")) -> None:
-    """Make a synthetic shop and do all of ReSID with it: Dataset, embeddings, semantic IDs, recommendations; no download.
+    """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations; no download.
 
     Parameters
     ----------
     out
-        The folder to write: the Dataset in data/, the run in run/.
+        The folder to write: the Dataset to data/, the run to run/.
     """
+    from resid import fit  # torch takes a second to import
+    from resid.evaluate import evaluate
+
     refuse_foreign_folder(out / "data", MANIFEST)
     progress = ConsoleProgress(errors)
     sizes = ", ".join(f"{count:,} {what}" for what, count in _SHOP.items())
@@ -54,14 +60,14 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     output.print(steps_table(data))
     print_info(data)
     errors.print(
-        "\nFAMAE learns item embeddings, GAOQ cuts them into semantic IDs, the one-pass generator learns to write them.",
+        "\nFAMAE learns item embeddings, GAOQ quantizes them to semantic IDs, the one-pass generator predicts them.",
         highlight=False,
     )
-    model = fit(data, "resid", out / "run", changes=_SMALL, progress=progress)
+    model = fit(data, "resid", out / "run", changes=_SMALL, runtime=Runtime(progress=progress))
     baselines = {"popularity": fit(data, "popularity"), "co-occurrence": fit(data, "cooccurrence")}
-    table = Table("", "R@5", "R@10", "N@10", title="Test: is the next item among the first?", title_justify="left")
+    table = Table("", "R@5", "R@10", "N@10", title="Test: is the next item among the best?", title_justify="left")
     for name, some in (*baselines.items(), ("ReSID", model)):
-        found = evaluate(some, data).figures()["seen_kept"]
+        found = evaluate(some, data).metrics()["seen_kept"]
         table.add_row(name, *(f"{found[metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10")))
     output.print(table)
     for user in range(_USERS):
@@ -78,14 +84,14 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         output.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show(model: Recommender, data: Dataset, user: int) -> None:
-    """Print the end of a user's history, what came next, and what is recommended."""
+def _show(model: "Recommender", data: Dataset, user: int) -> None:
+    """Print the end of a user's history, the next item, and the recommended items."""
     history, target = data.test.window(user)
     titles = data.item_table["title"]
     name = escape(str(data.user_ids[user]))
-    output.print(f"\nThe last items of user {name}, oldest first:", highlight=False, soft_wrap=True)
+    output.print(f"\nLast items of user {name}, oldest first:", highlight=False, soft_wrap=True)
     for item in history[-_SHOWN:]:
         output.print(f"  {escape(titles[int(item)])}", highlight=False)
-    output.print(f"  [bold]{escape(titles[target])}[/bold]  ← what came next", highlight=False)
+    output.print(f"  [bold]{escape(titles[target])}[/bold]  ← the next item", highlight=False)
     items, scores = model.recommend(data.item_ids.gather(history.astype(np.int64)).to_list(), _SHOWN)
     output.print(recommendations_table(model, items, scores))

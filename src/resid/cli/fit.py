@@ -2,16 +2,16 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
-from cyclopts import App, Parameter
+from cyclopts import App
 from rich.table import Table
 
-from resid import Recipe
-from resid import fit as fit_recipe
-from resid.cli.app import AsJson, app, errors, output, print_json, read_changes
-from resid.core.progress import ConsoleProgress
-from resid.methods.recipe import names
+from resid.cli.app import AsJson, app, output, print_json
+from resid.cli.training import Changes, Hardware, changed_recipe, refuse_dataset_folder
+
+if TYPE_CHECKING:
+    from resid import Recommender
 
 
 @app.command
@@ -21,47 +21,55 @@ def fit(
     out: Path,
     recipe: str = "resid",
     seed: str | None = None,
-    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
-    accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu",
+    change: Changes = (),
+    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     as_json: AsJson = False,
 ) -> None:
-    """Fit a recommender to a Dataset; a second call continues an interrupted first, and reuses what has not changed.
+    """Fit a recommender to a Dataset; an interrupted run continues, and finished stages are reused.
+
+    Under torchrun, all processes train together: torchrun --nproc-per-node 2 -m resid fit DATA --out RUN.
 
     Parameters
     ----------
     data
         The Dataset's folder.
     out
-        The run's folder: one sub-folder per stage, and the recommender in model/.
+        The run's folder: one subfolder per stage, and the recommender in model/.
     recipe
-        A name that `resid recipes` lists, or the path of a TOML file.
+        The recipe, a name that `resid recipes` lists or the path of a TOML file.
     seed
-        Decides everything random, in all stages.
+        The seed of all parts.
     change
-        Any setting of the recipe, by stage, as name=value: --set encoder.epochs=20 --set quantizer.branching=32,40.
-    accelerator
-        Where to train.
+        Any setting of the recipe as name=value: --set encoder.epochs=20 --set quantizer.branching=32,40.
     as_json
         Print the result as JSON.
     """
-    from resid.train import open_fabric  # torch takes a second to import, which other commands need not wait
+    from resid import fit as fit_recipe  # torch takes a second to import
 
-    changes = ({"seed": seed} if seed is not None else {}) | read_changes(change)
-    made = Recipe.read(recipe).replace(changes)
-    model = fit_recipe(data, made, out, fabric=open_fabric(accelerator), progress=ConsoleProgress(errors))
-    history = getattr(model, "history_", [])
-    best = history[model.best_epoch_ - 1] if history else {}  # type: ignore[attr-defined]
+    refuse_dataset_folder(out)
+    made = changed_recipe(recipe, change, seed)
+    runtime = hardware.runtime()
+    model = fit_recipe(data, made, out, runtime=runtime)
+    if runtime.is_first:
+        print_fitted(model, out, made.name, as_json)
+        if not as_json:
+            text = f"Next: resid evaluate {shlex.quote(str(out))}"
+            output.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
+    """Print the best epoch of a fitted recommender."""
+    best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
     if as_json:
-        print_json({"folder": str(out), "recipe": made.name, "epochs": len(history), "best": best})
+        print_json({"folder": str(out), "recipe": recipe, "epochs": len(model.history_), "best": best})
         return
     if best:
         output.print(
-            f"Epoch {best['epoch']} of {len(history)} is kept: on validation users R@10 {best['recall@10']:.4f}, "
+            f"Best epoch {best['epoch']} of {len(model.history_)}: validation R@10 {best['recall@10']:.4f}, "
             f"N@10 {best['ndcg@10']:.4f}",
             highlight=False,
         )
-    text = f"Wrote {out}. Next: resid evaluate {shlex.quote(str(out))}"
-    output.print(text, highlight=False, markup=False, soft_wrap=True)
+    output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 recipes = App(name="recipes", help="List the recipes, or show one.", result_action="return_value")
@@ -77,23 +85,28 @@ def list_recipes(*, as_json: AsJson = False) -> None:
     as_json
         Print them as JSON.
     """
-    known = {name: Recipe.read(name) for name in names()}
+    from resid import Recipe
+    from resid.methods.recipe import recipe_names
+
+    known = [Recipe.read(name) for name in recipe_names()]
     if as_json:
-        print_json({name: recipe.description for name, recipe in known.items()})
+        print_json({recipe.name: recipe.description for recipe in known})
         return
-    table = Table("recipe", "parts", "what it is")
-    for name, recipe in known.items():
-        table.add_row(name, " → ".join(part.kind for part in recipe.parts.values()), recipe.description)
+    table = Table("recipe", "parts", "description")
+    for recipe in known:
+        table.add_row(recipe.name, " → ".join(part.kind for part in recipe.parts.values()), recipe.description)
     output.print(table)
 
 
 @recipes.command
 def show(recipe: str) -> None:
-    """Print a recipe with all of its settings as TOML, to be edited and passed to `resid fit --recipe`.
+    """Print a recipe with all of its settings as TOML, to edit and pass to `resid fit --recipe`.
 
     Parameters
     ----------
     recipe
         Its name, or the path of a TOML file.
     """
+    from resid import Recipe
+
     output.print(Recipe.read(recipe).toml(), highlight=False, markup=False, soft_wrap=True, end="")

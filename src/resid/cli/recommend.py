@@ -1,25 +1,27 @@
-"""`resid recommend`: items for a history that is typed, or for a file of histories."""
+"""`resid recommend`: items for one history, or for a file of histories."""
 
 import csv
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
 from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from resid import InputError, Recommender, load
+from resid import InputError
 from resid.cli.app import AsJson, app, column_names, errors, output, print_json
-from resid.cli.evaluate import Decoding, decoding_options
-from resid.core.errors import explain_full_disk
-from resid.core.files import refuse_file
+from resid.cli.evaluate import Decoding
+from resid.core.files import atomic_file, refuse_file
 from resid.core.progress import ConsoleProgress
 from resid.data.engines import ROW
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
 
-_COLUMN = 40  # characters of a column that are shown
+if TYPE_CHECKING:
+    from resid import Recommender
+
+_COLUMN = 40  # characters shown of a column
 
 
 @app.command
@@ -43,40 +45,42 @@ def recommend(
     Parameters
     ----------
     model
-        The run's folder, or a saved model.
+        A run's folder, or a saved model.
     history
-        Item ids, the oldest first, separated by commas, as --history=B01,B02; one with a comma in double quotes. An empty
-        text is a user without a history.
+        Item ids, oldest first, separated by commas: --history=B01,B02. Put an id that contains a comma in double quotes. An
+        empty string is a user without a history.
     user
-        Whose history it is, for a model that has learnt something of each user (HGN with user_vectors).
+        The user id, for a model with user embeddings (HGN with user_embeddings).
     histories
-        A table with the columns user, item and timestamp, as for `resid prepare`: a history per user.
+        A table with the columns user, item and timestamp, as for `resid prepare`; one history per user.
     columns
-        Other names for these columns, for example user=reviewer,item=asin,timestamp=time.
+        Other names of these columns, for example user=reviewer,item=asin,timestamp=time.
     k
-        How many items.
+        Number of items.
     exclude_seen
-        Leave out the items of the history.
+        Exclude the items of the history.
     allow
-        A text file with an item id per line: nothing else is recommended.
+        A text file with one item id per line: only these items are recommended.
     deny
-        A text file with an item id per line: these are not recommended.
+        A text file with one item id per line: these items are not recommended.
     decoding
-        Of a generator: beams over the IDs that items have; exact, which scores the whole catalogue; or free beams, which
-        may write IDs that no item has.
+        Of a generator: beam search over the IDs of items; exact scoring of the whole catalogue; or free beam search, which may
+        generate IDs that no item has.
     out
         With --histories: the Parquet file to write, with the columns user, rank, item and score.
     as_json
         Print the items as JSON.
     """
+    from resid import load  # torch takes a second to import
+
     if user is not None and history is None:
-        raise InputError("--user goes with --history; a file of histories has a column of users.")
+        raise InputError("--user needs --history; a file of histories has a user column.")
     if (history is None) == (histories is None):
         raise InputError("give either --history B01,B02 or --histories FILE.")
     if (histories is None) != (out is None):
-        raise InputError("--histories and --out, the Parquet file to write, go together.")
+        raise InputError("--histories needs --out, the Parquet file to write, and the other way round.")
     if out is not None and (out.is_dir() or out.suffix != ".parquet"):
-        raise InputError(f"--out {out}: give the name of a file that ends with .parquet.")
+        raise InputError(f"--out {out}: name a file that ends with .parquet.")
     if out is not None:
         refuse_file(out.parent)
     recommender = load(model)
@@ -84,10 +88,10 @@ def recommend(
     users, rows = (
         _read_histories(histories, column_names(columns), known.dtype)
         if histories
-        else ([user] if user is not None else None, [_ids(_typed(history or ""), known.dtype)])
+        else ([user] if user is not None else None, [_ids(_split_history(history or ""), known.dtype)])
     )
     if user is not None and recommender.user_ids_ is None:
-        raise InputError(f"--user {user}: a {type(recommender).__name__} knows no users; leave it out.")
+        raise InputError(f"--user {user}: a {type(recommender).__name__} has no user embeddings; leave it out.")
     items, scores = recommender.recommend(
         rows,
         k,
@@ -96,7 +100,7 @@ def recommend(
         deny=_read_ids(deny, known.dtype),
         users=_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
         progress=ConsoleProgress(errors) if histories else None,
-        **decoding_options(recommender, decoding),
+        **recommender.decoding_options(decoding),
     )
     if users is not None and out is not None:
         found = pl.DataFrame(
@@ -107,9 +111,8 @@ def recommend(
                 "score": scores.ravel(),
             }
         ).drop_nulls("item")
-        with explain_full_disk(out.parent):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            found.write_parquet(out)
+        with atomic_file(out) as partial:
+            found.write_parquet(partial)
         if as_json:
             print_json({"file": str(out), "users": len(users), "rows": len(found)})
         else:
@@ -122,10 +125,10 @@ def recommend(
         output.print(recommendations_table(recommender, items[0], scores[0]))
 
 
-def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
-    """Return recommended items with their semantic IDs, if they have any, and what the catalogue says of them."""
+def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Table:
+    """Return a table of recommended items with their semantic IDs, if there are any, and their fields."""
     known = model.catalogue_
-    ids = getattr(model, "ids_", None)
+    ids = model.ids_
     columns = [name for name in known.items.columns if name != "item"]
     columns.sort(key=lambda name: name != "title")  # the title first, if there is one
     table = Table("", "item", *(["ID"] if ids is not None else []), "score", *columns[:3])
@@ -140,7 +143,7 @@ def recommendations_table(model: Recommender, items: Any, scores: Any) -> Table:
 
 
 def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:
-    """Return typed ids as the catalogue has them: numbers where it has numbers."""
+    """Return ids from the command line in the type of the catalogue's ids."""
     if not dtype.is_integer():
         return [str(text) for text in ids]
     return [_number(text) for text in ids]
@@ -149,7 +152,7 @@ def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:
 def _number(text: Any) -> Any:
     try:
         return int(text)
-    except ValueError:  # which no item of the catalogue can be
+    except ValueError:  # an unknown item
         return text
 
 
@@ -159,14 +162,14 @@ def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a text file with an item id per line.") from error
+        raise InputError(f"{path}: {error.strerror}; give a text file with one item id per line.") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: this is not text in UTF-8; give a file with an item id per line.") from error
+        raise InputError(f"{path}: not UTF-8 text; give a file with one item id per line.") from error
     return _ids([line.rstrip("\r") for line in lines if line.strip()], dtype)
 
 
-def _typed(history: str) -> list[str]:
-    """Read ids that are separated by commas; one that has a comma itself stands in double quotes."""
+def _split_history(history: str) -> list[str]:
+    """Read comma-separated ids; an id that contains a comma is in double quotes."""
     (row,) = csv.reader([history], skipinitialspace=True)
     return [text.strip() for text in row if text.strip()]
 

@@ -1,4 +1,4 @@
-"""What more than one command shows: Datasets and the quality of encoders, as tables."""
+"""Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
 from typing import Any
 
@@ -82,24 +82,22 @@ def _length_histogram(data: Dataset) -> Table:
 
 
 def epochs_table(history: list[dict[str, Any]], best: int) -> Table:
-    """Return the losses and metrics of every epoch; that of the weights that were kept is marked."""
-    table = Table(
-        "epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="On validation", title_justify="left"
-    )
+    """Return the losses and metrics of every epoch; the best one is marked."""
+    table = Table("epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="Validation", title_justify="left")
     for record in (record for record in history if "metric1.recall@10" in record):
         values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
         style = "bold" if record["epoch"] == best else None
-        mark = " ← kept" if record["epoch"] == best else ""
+        mark = " ← best" if record["epoch"] == best else ""
         cells = (f"{record['epoch']}{mark}", f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
         table.add_row(*cells, style=style)
     return table
 
 
 def quality_table(found: dict[str, dict[str, Any]]) -> Table:
-    """Return the quality of an encoder on one or more splits."""
-    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the encoder", title_justify="left")
+    """Return the quality of an encoder on some splits."""
+    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the embeddings", title_justify="left")
     for split, values in found.items():
-        for metric, name in (("metric1", "Metric 1: all fields masked"), ("metric2", "Metric 2: item-ID masked")):
+        for metric, name in (("metric1", "Metric 1: all fields masked"), ("metric2", "Metric 2: item ID masked")):
             columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
             table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
     return table
@@ -107,28 +105,36 @@ def quality_table(found: dict[str, dict[str, Any]]) -> Table:
 
 _ID_ROWS = (
     ("codes", "size", "{:,}"),
-    ("  that no item has", "dead", "{:,}"),
+    ("  unused", "dead", "{:,}"),
     ("entropy, bits", "entropy", "{:.3f}"),
     ("perplexity", "perplexity", "{:,.1f}"),
-    ("Gini", "gini", "{:.3f}"),
+    ("Gini coefficient", "gini", "{:.3f}"),
     ("entropy given the prefix, bits", "conditional_entropy", "{:.3f}"),
-    ("variance left by the prefix and the code", "distortion", "{:.1%}"),
-    ("variance left by the code alone", "distortion_code", "{:.1%}"),
+    ("variance left given prefix and code", "distortion", "{:.1%}"),
+    ("variance left given the code alone", "distortion_code", "{:.1%}"),
     ("  ambiguity, bits per dimension", "ambiguity", "{:.3f}"),
-    ("step explained by the code and its prefix", "step_explained", "{:.1%}"),
+    ("step explained by prefix and code", "step_explained", "{:.1%}"),
     ("step explained by the code alone", "step_explained_code", "{:.1%}"),
     ("  ambiguity of the step, bits per dimension", "step_ambiguity", "{:.3f}"),
     ("cosine of steps with the same code", "cosine", "{:.4f}"),
     ("  under different parents", "cosine_between", "{:.4f}"),
-    ("nearest ten with the same prefix", "neighbours", "{:.1%}"),
-    ("  any ten", "neighbours_chance", "{:.2%}"),
-    ("history has the target's code", "overlap", "{:.4f}"),
-    ("  any two interactions", "overlap_chance", "{:.4f}"),
+    ("10 nearest neighbors with the same prefix", "neighbors", "{:.1%}"),
+    ("  by chance", "neighbors_chance", "{:.2%}"),
+    ("items of the history with the target's code", "overlap", "{:.4f}"),
+    ("  by chance", "overlap_chance", "{:.4f}"),
 )
 
 
+def ids_text(quality: dict[str, Any]) -> str:
+    """Return the counts of semantic IDs as one sentence."""
+    return (
+        f"{quality['items']:,} items, {quality['ids']:,} distinct IDs, {quality['unique']:.1%} of the items with a unique ID, "
+        f"at most {quality['largest_collision']} items per ID"
+    )
+
+
 def ids_table(levels: list[dict[str, Any]]) -> Table:
-    """Return the quality of semantic IDs, level by level; what was not measured is left out."""
+    """Return the quality of semantic IDs by level, without the rows that were not measured."""
     table = Table("", title="Quality of the IDs", title_justify="left")
     for level in levels:
         table.add_column(f"level {level['level']}", justify="right")

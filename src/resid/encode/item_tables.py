@@ -34,7 +34,7 @@ class ItemTableEncoder(Encoder):
     recommender_: SequentialRecommender[Any, Any]
 
     def __init__(self, settings: Any = None) -> None:
-        self.settings = settings or self.settings_class()
+        self.settings: Any = settings or self.settings_class()
 
     def check(self, data: Dataset) -> None:
         """Raise an `InputError` if the settings need fields and the Dataset has none."""

@@ -108,7 +108,11 @@ class T5Model(GeneratorModel):
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return one group; the order of its parameters is that of the sum in gradient clipping, which results depend on."""
         named = dict(self.named_parameters())
-        last = [named.pop(f"{stack}.{name}.weight") for name in ("norm", "position_bias") for stack in ("encoder", "decoder")]
+        last = [
+            named.pop(f"{stack}.{name}.weight")
+            for name in ("norm", "position_bias")
+            for stack in ("encoder", "decoder")
+        ]
         return [ParameterGroup([*named.values(), *last])]
 
     def forward(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             "settings": self.settings.to_dict(),
             "level_sizes": self.level_sizes_,
             "n_features_in": self.n_features_in_,
-            "n_iter": self.n_iter_,  # type: ignore[attr-defined]
+            "n_iter": self.n_iter_,
         }
         return {"facts": facts, "arrays": {"codes": self.codes_}}
 

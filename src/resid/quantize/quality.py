@@ -29,8 +29,8 @@ from resid.quantize.ids import SemanticIds
 from resid.quantize.points import LARGEST
 
 _ROWS = 16_384  # vectors that are worked on at a time
-_QUERIES = 1_000  # items whose nearest neighbours are looked up
-_NEIGHBOURS = 10
+_QUERIES = 1_000  # items whose nearest neighbors are looked up
+_NEIGHBORS = 10
 _NOTHING = 1e-9  # a share of the variance that counts as none
 
 
@@ -48,7 +48,7 @@ def id_quality(
     data
         The Dataset of the same items, for the overlap of targets and histories; the test windows are looked at.
     seed
-        Draws the items whose neighbours are looked up.
+        Draws the items whose neighbors are looked up.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def id_quality(
           ``cosine_between``, of two that have different prefixes;
         - ``overlap``: how often an item of the history has the code of the target, and ``overlap_chance``, how often any
           two interactions have;
-        - ``neighbours``: share of an item's ten nearest that have the same prefix, and ``neighbours_chance``.
+        - ``neighbors``: share of an item's ten nearest that have the same prefix, and ``neighbors_chance``.
     """
     if not isinstance(ids, SemanticIds) or not isinstance(data, Dataset | None):
         raise TypeError("id_quality takes SemanticIds, such as a quantizer's semantic_ids_, and a Dataset.")
@@ -82,7 +82,7 @@ def id_quality(
     if vectors is not None:
         points = _check_vectors(vectors, len(ids))
         _update(levels, _distortions(ids, points))
-        _update(levels, _neighbours(ids, points, seed))
+        _update(levels, _neighbors(ids, points, seed))
     if data is not None:
         if data.n_items != len(ids):
             raise InputError(
@@ -240,11 +240,11 @@ def _cosines(
     }
 
 
-def _neighbours(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[str, Any]]:
-    """Return how many of the nearest neighbours share a prefix, level by level, and how many of any items do."""
+def _neighbors(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[str, Any]]:
+    """Return how many of the nearest neighbors share a prefix, level by level, and how many of any items do."""
     random = np.random.default_rng(seed)
     queries = np.sort(random.choice(len(ids), min(_QUERIES, len(ids)), replace=False))
-    k = min(_NEIGHBOURS, len(ids) - 1)
+    k = min(_NEIGHBORS, len(ids) - 1)
     best = np.full((len(queries), k), np.inf)
     where = np.zeros((len(queries), k), dtype=np.int64)
     center = vectors.mean(axis=0)
@@ -268,7 +268,7 @@ def _neighbours(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict
         counts = np.bincount(nodes)
         chance = float(((counts[nodes[queries]] - 1) / max(len(ids) - 1, 1)).mean())
         shared = float((nodes[where] == nodes[queries][:, None]).mean()) if k else 0.0
-        found.append({"neighbours": shared, "neighbours_chance": chance})
+        found.append({"neighbors": shared, "neighbors_chance": chance})
     return found
 
 

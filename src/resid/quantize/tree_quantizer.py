@@ -134,7 +134,7 @@ class TreeQuantizer(Quantizer):
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
-        tree = {}
+        tree: dict[str, NDArray[Any]] = {}
         for depth, (centers, counts) in enumerate(self._tree):
             tree |= {f"centers.{depth}": centers.numpy(), f"counts.{depth}": counts}
         arrays = {**content["arrays"], **tree, "leaves": self._leaves, "known_rows": self._known.keys}

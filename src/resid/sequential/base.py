@@ -107,6 +107,7 @@ _M = TypeVar("_M", bound=SequentialModel)
 class SequentialRecommender(TrainedRecommender[_S, _M]):
     """Base class of the recommenders: a subclass defines the network, the batches and the settings."""
 
+    _candidates: "_Candidates | None" = None  # computed when needed
     field_sizes_: dict[str, int]  # vocabulary size of every field that the network reads, the item ID first
 
     @abstractmethod
@@ -147,7 +148,7 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
 
     def _build(self, catalogue: Catalogue, codes: NDArray[np.integer], field_sizes: dict[str, int]) -> None:
         self.catalogue_, self.field_sizes_ = catalogue, field_sizes
-        self._candidates: _Candidates | None = None
+        self._candidates = None
         self.model_ = self._seeded(lambda: self._network(codes, list(field_sizes.values())))
 
     @torch.inference_mode()

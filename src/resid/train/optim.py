@@ -17,7 +17,8 @@ def make_optimizers(model: TrainableModule, settings: TrainSettings) -> list[tor
     Every group of an optimizer also holds its `base_lr`, `warmup_steps` and `schedule`.
     """
     sparse = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.sparse}
-    dense_groups, sparse_groups = [], []
+    dense_groups: list[dict[str, Any]] = []
+    sparse_groups: list[dict[str, Any]] = []
     for group in model.parameter_groups():
         rate = settings.learning_rate if group.learning_rate is None else group.learning_rate
         options = {

@@ -1,0 +1,79 @@
+"""`resid inspect`: the quality of semantic IDs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resid import Dataset, InputError
+from resid.cli.app import AsJson, app, errors, output, print_json
+from resid.cli.show import ids_table, ids_text
+
+if TYPE_CHECKING:
+    from resid.encode import ItemEmbeddings
+    from resid.quantize import SemanticIds
+
+
+@app.command
+def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = None, as_json: AsJson = False) -> None:
+    """Print the quality of semantic IDs.
+
+    Parameters
+    ----------
+    ids
+        A file of IDs, a saved model, or a run's folder, whose embeddings and Dataset are used as well.
+    embeddings
+        The folder with the embeddings that were quantized: adds distortion, ambiguity, cosines and neighbors.
+    data
+        The Dataset's folder: adds the overlap of targets and histories.
+    as_json
+        Print the quality as JSON.
+    """
+    from resid.encode import ItemEmbeddings  # torch takes a second to import
+    from resid.quantize import SemanticIds, id_quality
+    from resid.runs import read_run
+
+    record = read_run(ids) if ids.is_dir() else None
+    if data is None and record is not None and record.data and Path(record.data).exists():
+        data = Path(record.data)
+    elif data is None and record is not None:
+        errors.print("The Dataset of this run is missing; give it with --data to see overlaps", highlight=False)
+    dataset = Dataset.load(data) if data else None
+    known = _ids(ids) if ids.is_dir() else SemanticIds.load(ids)
+    vectors = ItemEmbeddings.load(embeddings) if embeddings else _embeddings(ids, dataset)
+    if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
+        if embeddings:
+            raise InputError(f"{ids}: these IDs were made from other embeddings than {embeddings}.")
+        vectors = None
+    if dataset is not None:
+        known.require_data(dataset, ids)
+    found = id_quality(known, vectors.vectors if vectors else None, dataset)
+    if as_json:
+        print_json({"ids": str(ids), **known.facts, **found})
+        return
+    output.print(ids_text(found), highlight=False)
+    output.print(ids_table(found["levels"]))
+
+
+def _ids(folder: Path) -> "SemanticIds":
+    """Return the IDs of a saved model or of a run."""
+    from resid.quantize import Quantizer
+    from resid.runs import load, load_stage, read_run
+
+    record = read_run(folder)
+    if record is None or record.recipe is not None:
+        model = load(folder)
+        if model.ids_ is None:
+            raise InputError(f"{folder}: a {type(model).__name__} has no semantic IDs.")
+        return model.ids_
+    quantizer = load_stage(folder, "quantizer")
+    if not isinstance(quantizer, Quantizer):
+        raise InputError(f"{folder}: this run has no semantic IDs yet; run 'resid quantize' or 'resid fit' first.")
+    return quantizer.semantic_ids_
+
+
+def _embeddings(folder: Path, data: Dataset | None) -> "ItemEmbeddings | None":
+    """Return the embeddings of a run's encoder, if there is one."""
+    from resid.encode import Encoder
+    from resid.runs import load_stage
+
+    encoder = load_stage(folder, "encoder") if folder.is_dir() and data is not None else None
+    return encoder.embed(data) if isinstance(encoder, Encoder) and data is not None else None
