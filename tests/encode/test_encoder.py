@@ -35,7 +35,7 @@ def fitted(data):
 class TestContract(EncoderContract):
     @classmethod
     def make(cls):
-        return FAMAE(dataclasses.replace(SMALL, epochs=2))
+        return FAMAE(SMALL.replace(epochs=2))
 
 
 class TestLearning:
@@ -61,7 +61,7 @@ class TestLearning:
 
 
 def test_two_runs_are_the_same_bit_for_bit(data):
-    settings = dataclasses.replace(SMALL, width=64, epochs=1)
+    settings = SMALL.replace(width=64, epochs=1)
     first, second = (FAMAE(settings).fit(data).embed(data).vectors for _ in range(2))
     assert np.array_equal(first, second)
 
@@ -113,7 +113,7 @@ class TestQuality:
     def test_the_bound_where_the_truth_is_known(self, log, items):
         """A model without any knowledge: all values equally likely, so L_k = log of the vocabulary, and I = H − L."""
         data = Dataset.from_tables(log, items, ["store"], missing="keep")
-        settings = dataclasses.replace(SMALL, field_weights=(1.0, 3.0))
+        settings = SMALL.replace(field_weights=(1.0, 3.0))
         model = build_model(data, settings)
         with torch.no_grad():
             for table in model.tables:
@@ -130,7 +130,7 @@ class TestQuality:
         """Of two fields that say the same, the one that is seen tells all of the other: I(h; f) = H(f)."""
         twins = items.with_columns(first=pl.Series(list("ababab")), second=pl.Series(list("xyxyxy")))
         data = Dataset.from_tables(pl.concat([log] * 3), twins, ["first", "second"], k_core=1)
-        settings = dataclasses.replace(SMALL, width=64, epochs=60, batch_size=32, dropout=0.0, field_weights=(0, 0, 1))
+        settings = SMALL.replace(width=64, epochs=60, batch_size=32, dropout=0.0, field_weights=(0, 0, 1))
         model = FAMAE(settings).fit(data).model_
         model.draw_masks = lambda count, generator: torch.tensor([True, False, True]).expand(count, -1)
         truth = entropy(data.fields[data.train.targets, 1])
@@ -175,7 +175,7 @@ class TestUnseenItems:
             {"item": [*(f"i{n}" for n in range(5)), "late", "late too"], "store": [*"aabbc", "b", "nobody else's"]}
         )
         data = Dataset.from_tables(log, items, ["store"], k_core=1)
-        return data, FAMAE(dataclasses.replace(SMALL, epochs=2)).fit(data)
+        return data, FAMAE(SMALL.replace(epochs=2)).fit(data)
 
     def test_in_the_dataset(self, parts):
         data, encoder = parts
@@ -233,7 +233,7 @@ class TestSaving:
 def test_an_interrupted_run_ends_with_the_same_vectors(data, tmp_path, monkeypatch):
     """With sampled negatives, hence sparse tables, and both ways of masking."""
     for masking in ("last", "random"):
-        settings = dataclasses.replace(SMALL, epochs=2, full_softmax_up_to=20, masking=masking)
+        settings = SMALL.replace(epochs=2, full_softmax_up_to=20, masking=masking)
         whole = FAMAE(settings).fit(data).embed(data).vectors
         forward, steps = FamaeModel.forward, iter(range(100))
 
@@ -280,7 +280,7 @@ def test_a_field_that_is_always_missing_is_refused(log, items):
 
 def test_a_field_with_one_value_is_reported(log, items, caplog):
     data = Dataset.from_tables(log, items.with_columns(constant=1), ["store", "constant"], missing="keep")
-    encoder = FAMAE(dataclasses.replace(SMALL, epochs=1)).fit(data)
+    encoder = FAMAE(SMALL.replace(epochs=1)).fit(data)
     assert "the field 'constant' has one value only" in caplog.text
     assert np.isfinite(encoder.embed(data).vectors).all()
     assert encoder.quality(data)["bound_fields"]["constant"] <= 0

@@ -1,12 +1,15 @@
-"""Recipes: printed, edited, passed back; and what is wrong with one is said in a sentence."""
+"""Recipes: printed, edited and passed back; errors are one sentence."""
+
+import dataclasses
 
 import pytest
 
 from resid import InputError, Recipe
-from resid.methods.recipe import names
+from resid.core.registry import kinds
+from resid.methods.recipe import recipe_names
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_what_is_printed_can_be_passed_back(name, tmp_path):
     recipe = Recipe.read(name)
     (tmp_path / "mine.toml").write_text(recipe.toml())
@@ -16,14 +19,17 @@ def test_what_is_printed_can_be_passed_back(name, tmp_path):
     assert again.toml() == recipe.toml()
 
 
-def test_a_star_reads_fields():
-    plain, starred = Recipe.read("sasrec"), Recipe.read("sasrec*")
-    assert not plain.part("recommender").settings.fields
-    assert starred.part("recommender").settings == plain.part("recommender").settings.replace(fields=True)
-    assert starred.name == "sasrec*"
-    assert "popularity*" not in names()
-    with pytest.raises(InputError, match=r"there is no recipe 'resid\*'"):
-        Recipe.read("resid*")
+def test_the_variant_with_fields_and_its_alias():
+    plain, fields = Recipe.read("sasrec"), Recipe.read("sasrec-fields")
+    assert not plain.part("recommender").settings.use_fields
+    assert fields.part("recommender").settings == plain.part("recommender").settings.replace(use_fields=True)
+    assert fields.name == "sasrec-fields"
+    assert Recipe.read("sasrec*") == fields
+    assert {"hgn-fields", "s3rec-paper-fields"} < set(recipe_names())
+    assert "popularity-fields" not in recipe_names()
+    for name in ("resid*", "popularity-fields"):
+        with pytest.raises(InputError, match="has no variant with fields"):
+            Recipe.read(name)
 
 
 def test_settings_are_changed_by_stage():
@@ -36,6 +42,34 @@ def test_settings_are_changed_by_stage():
         Recipe.read("popularity").part("encoder")
 
 
+def test_a_part_is_replaced_by_another_kind():
+    """With its default settings; other changes of the same section apply to the new kind, in any order."""
+    recipe = Recipe.read("resid").replace({"generator.layers": 3, "generator.kind": "t5"})
+    assert recipe.part("generator").kind == "t5"
+    assert recipe.part("generator").settings == Recipe.read("resid-t5").part("generator").settings.replace(layers=3)
+    for kind in kinds("quantizer"):
+        assert Recipe.read("resid").replace({"quantizer.kind": kind}).part("quantizer").kind == kind
+    with pytest.raises(InputError, match=r"\[generator\] needs a kind, one of onepass, t5, not 'gpt'"):
+        Recipe.read("resid").replace({"generator.kind": "gpt"})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "old", "new"),
+    [
+        ("resid", "encoder.hidden", "ffn_width"),
+        ("resid", "encoder.clip", "max_grad_norm"),
+        ("resid", "generator.beam", "beam_size"),
+        ("resid", "generator.smoothing", "label_smoothing"),
+        ("sasrec", "recommender.fields", "use_fields"),
+        ("hgn", "recommender.last", "n_recent"),
+    ],
+)
+def test_the_old_name_of_a_setting(recipe, old, new):
+    section, name = old.split(".")
+    with pytest.raises(InputError, match=rf"\[{section}\] the setting '{name}' is now called '{new}'"):
+        Recipe.read(recipe).replace({old: 1})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -43,11 +77,11 @@ def test_settings_are_changed_by_stage():
         ({"epochs": 3}, r"there is no setting 'epochs' \(did you mean '\w+\.epochs'\?\)"),
         (
             {"encodr.epochs": 3},
-            r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\); name it by its stage, as encoder.epochs",
+            r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\); use section.name, for example encoder.epochs",
         ),
-        ({"generator.dropout": 1.5}, r"\[generator\] the setting 'dropout' cannot be 1.5: Input should be less than 1"),
-        ({"seed": -1}, r"the setting 'seed' cannot be -1"),
-        ({"seed": "one"}, r"the setting 'seed' cannot be 'one'"),
+        ({"generator.dropout": 1.5}, r"\[generator\] invalid value 1.5 for 'dropout': Input should be less than 1"),
+        ({"seed": -1}, r"invalid value -1 for 'seed'"),
+        ({"seed": "one"}, r"invalid value 'one' for 'seed'"),
     ],
 )
 def test_changes_that_cannot_be_made(changes, message):
@@ -58,19 +92,24 @@ def test_changes_that_cannot_be_made(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[encoder", "this is not TOML"),
+        ("[encoder", "invalid TOML"),
         (
             '[encoder]\nkind = "famea"',
-            r"\[encoder\] needs a kind, one of famae, sasrec, bert4rec, not 'famea' \(did you mean 'famae'\?\)",
+            r"\[encoder\] needs a kind, one of bert4rec, famae, sasrec, not 'famea' \(did you mean 'famae'\?\)",
         ),
         ("[generator]\nepochs = 3", r"\[generator\] needs a kind, one of onepass, t5, not None"),
-        ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] the setting 'epochs' cannot be 0"),
+        ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] invalid value 0 for 'epochs'"),
         ('[encodr]\nkind = "famae"', r"there is no stage 'encodr' \(did you mean 'encoder'\?\)"),
         ("epochs = 3", "there is no stage 'epochs'"),
-        ("recommender = 5", r"the stage 'recommender' must be a table, \[recommender\], not 5"),
-        ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of famae, sasrec, bert4rec, not \['famae'\]"),
-        ('[encoder]\nkind = "famae"', "a recipe has the stages encoder .* this one has encoder"),
+        ("recommender = 5", r"'recommender' must be a table, \[recommender\], not 5"),
+        ('[encoder]\nkind = ["famae"]', r"\[encoder\] needs a kind, one of bert4rec, famae, sasrec, not \['famae'\]"),
+        ('[encoder]\nkind = "famae"', "a recipe has the sections encoder .* this one has encoder"),
         ("", "this one has none"),
+        ('method = "tigr"\n[recommender]\nkind = "popularity"', "there is no method 'tigr'"),
+        (
+            'method = "semantic-ids"\n[recommender]\nkind = "popularity"',
+            "the method 'semantic-ids' needs the sections encoder, quantizer, generator, not recommender",
+        ),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, text, message):
@@ -80,24 +119,29 @@ def test_files_that_cannot_be_used(tmp_path, text, message):
 
 
 def test_any_description_can_be_written(tmp_path):
-    recipe = Recipe("mine", 'two\nlines, a "quote", a \\ and \x7f', Recipe.read("popularity").parts)
+    recipe = dataclasses.replace(Recipe.read("popularity"), description='two\nlines, a "quote", a \\ and \x7f')
     (tmp_path / "mine.toml").write_text(recipe.toml())
     assert Recipe.read(tmp_path / "mine.toml").description == recipe.description
-    with pytest.raises(InputError, match="the recipe 'popularity' has nothing random, so it takes no seed"):
+    with pytest.raises(InputError, match="the recipe 'popularity' has no random part, so it takes no seed"):
         Recipe.read("popularity").replace({"seed": 1})
 
 
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(
-        InputError, match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); there are bert4rec, bert4rec\*, "
+        InputError,
+        match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); available recipes: bert4rec, bert4rec-fields, ",
     ):
         Recipe.read("resit")
     with pytest.raises(InputError, match=r"nowhere\.toml: No such file or directory; 'resid recipes' lists"):
         Recipe.read(tmp_path / "nowhere.toml")
 
 
-@pytest.mark.parametrize("name", ["s3rec-paper", "s3rec-paper*"])
+@pytest.mark.parametrize("name", ["s3rec-paper", "s3rec-paper-fields"])
 def test_the_paper_compares_sigmoids(name):
     settings = Recipe.read(name).parts["recommender"].settings
-    assert (settings.nested_sigmoids, settings.pretrain_epochs, settings.fields) == (True, 100, name.endswith("*"))
+    assert (settings.nested_sigmoids, settings.pretrain_epochs, settings.use_fields) == (
+        True,
+        100,
+        name.endswith("-fields"),
+    )
     assert not Recipe.read("s3rec").parts["recommender"].settings.nested_sigmoids

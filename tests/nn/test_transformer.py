@@ -11,8 +11,8 @@ from resid.nn import EncoderLayer
 def pair():
     torch.manual_seed(0)
     ours, theirs = EncoderLayer(16, 4, 32, 0.0), nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)
-    names = {"project_in.": "self_attn.in_proj_", "project_out": "self_attn.out_proj", "widen": "linear1",
-             "narrow": "linear2", "attention_norm": "norm1", "perceptron_norm": "norm2"}  # fmt: skip
+    names = {"qkv.": "self_attn.in_proj_", "out": "self_attn.out_proj", "ffn_in": "linear1",
+             "ffn_out": "linear2", "attention_norm": "norm1", "ffn_norm": "norm2"}  # fmt: skip
     state = ours.state_dict()
     for old, new in names.items():
         state = {name.replace(old, new) if name.startswith(old) else name: value for name, value in state.items()}
@@ -31,7 +31,7 @@ def test_same_output(pair):
     torch.testing.assert_close(ours.at(tokens, attend, rows, places), expected[rows, places])
 
 
-def test_same_output_looking_back(pair):
+def test_same_output_with_causal_attention(pair):
     ours, theirs = pair
     tokens = torch.randn(5, 7, 16)
     expected = theirs(tokens, src_mask=nn.Transformer.generate_square_subsequent_mask(7), is_causal=True)

@@ -1,4 +1,4 @@
-"""What holds for everything that recommends: a test class inherits these and says how to make one."""
+"""Contract tests of recommenders: a test class inherits them and builds the model."""
 
 import json
 import logging
@@ -18,11 +18,11 @@ from resid import Dataset, InputError, Recommender
 from resid.data import PADDING
 from resid.data.splits import Split
 from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
-from resid.train.loop import _Run
+from resid.train.loop import _Training
 
 
 def walks() -> Dataset:
-    """Users who walk through twelve items in the same circle, each from another beginning."""
+    """Return a Dataset whose users walk through the same cycle of twelve items, each from another start."""
     rows = [(f"u{user}", f"i{(user + step) % 12}", step) for user in range(120) for step in range(6 + user % 7)]
     items = pl.DataFrame({"item": [f"i{n}" for n in range(12)], "store": ["a", "b"] * 6})
     log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
@@ -30,8 +30,8 @@ def walks() -> Dataset:
 
 
 def interrupt_after(count, monkeypatch):
-    """Send the process a signal in that step of training, as a user does who presses Ctrl-C."""
-    steps, step = [], _Run._step
+    """Send SIGINT to the process in the given training step, as Ctrl-C does; return the list of steps."""
+    steps, step = [], _Training._step
 
     def counted(self, batch):
         steps.append(1)
@@ -39,14 +39,14 @@ def interrupt_after(count, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return step(self, batch)
 
-    monkeypatch.setattr(_Run, "_step", counted)
+    monkeypatch.setattr(_Training, "_step", counted)
     return steps
 
 
 class RecommenderContract:
     @classmethod
     def make(cls, data: Dataset) -> Recommender:
-        """Return a fitted recommender; the same one every time."""
+        """Return a fitted recommender; deterministic."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
@@ -60,7 +60,7 @@ class RecommenderContract:
         return cls.make(data)
 
     def asking(self, data, window):
-        """Return what `recommend` is given besides the history of a window, for a model that knows more of it."""
+        """Return further arguments of `recommend` for a window, such as the user of a model with user embeddings."""
         return {}
 
     HISTORIES = (["i3", "i4"], ["i5", "i6", "i7"], ["i11"])
@@ -76,7 +76,7 @@ class RecommenderContract:
         everything, _ = model.recommend(self.HISTORIES, 12)
         assert all(len(set(row)) == 12 for row in everything)
 
-    def test_one_history(self, model, caplog):
+    def test_single_history(self, model, caplog):
         one, scores = model.recommend(["i3", "i4"], 4)
         many, _ = model.recommend([["i3", "i4"]], 4)
         assert one.shape == scores.shape == (4,)
@@ -84,7 +84,7 @@ class RecommenderContract:
         assert model.recommend([], 4)[0].shape == (0, 4)
         assert "a user without a history is [[]]" in caplog.text
 
-    def test_no_user_depends_on_the_others(self, model):
+    def test_users_do_not_depend_on_each_other(self, model):
         random = np.random.default_rng(0)
         histories = [[f"i{n}" for n in random.integers(0, 12, random.integers(1, 9))] for _ in range(300)]
         items, scores = model.recommend(histories, 3)
@@ -93,7 +93,7 @@ class RecommenderContract:
             assert values == pytest.approx(scores[user], abs=1e-5)
             assert alone.tolist() == items[user].tolist()
 
-    def test_the_last_items_of_a_long_history(self, model):
+    def test_long_history_is_cut_to_its_last_items(self, model):
         longest = model.catalogue_.max_history
         history = [f"i{n % 12}" for n in range(longest + 9)]
         items, _ = model.recommend(history, 5)
@@ -101,14 +101,14 @@ class RecommenderContract:
         indices = np.array([model.catalogue_.find(history)])
         assert model.top(indices, 5)[0].tolist() == model.top(indices[:, -longest:], 5)[0].tolist()
 
-    def test_what_was_seen_long_ago_is_left_out_too(self, model):
+    def test_exclude_seen_covers_the_whole_history(self, model):
         history = ["i5", "i6"] + ["i1", "i2", "i3"] * 30
         items, _ = model.recommend([history, ["i1"]], 12, exclude_seen=True)
         assert not set(items[0]) & {"i1", "i2", "i3", "i5", "i6"}
         assert sum(item is not None for item in items[0]) == 7
         assert model.recommend(history, 12, exclude_seen=True)[0].tolist() == items[0].tolist()
 
-    def test_what_may_not_be_recommended(self, model, caplog):
+    def test_exclude_seen_allow_and_deny(self, model, caplog):
         everything, _ = model.recommend(self.HISTORIES, 12)
         fresh, scores = model.recommend(self.HISTORIES, 12, exclude_seen=True)
         for row, seen, values in zip(range(3), self.HISTORIES, scores, strict=True):
@@ -116,15 +116,15 @@ class RecommenderContract:
             assert fresh[row].tolist() == left + [None] * len(seen)
             assert np.isneginf(values[len(left) :]).all()
         few, _ = model.recommend(self.HISTORIES, 4, allow=["i0", "i2", "i9"])
-        assert "users who get fewer than 4 items, for no more are left: 3" in caplog.text
+        assert "3 users get fewer than 4 items: no other items are left" in caplog.text
         some, _ = model.recommend(self.HISTORIES, 12, deny=["i1", "i2"])
         for row in range(3):
             assert few[row].tolist() == [i for i in everything[row] if i in ("i0", "i2", "i9")] + [None]
             assert some[row].tolist() == [i for i in everything[row] if i not in ("i1", "i2")] + [None] * 2
         for wrong in ("i1", 5):
-            with pytest.raises(InputError, match=f"'deny' is a list of item ids, not {wrong!r}; give"):
+            with pytest.raises(InputError, match=f"'deny' is a list of item ids, not {wrong!r}; pass"):
                 model.recommend(self.HISTORIES, deny=wrong)
-        with pytest.raises(InputError, match="no item of the catalogue may be recommended"):
+        with pytest.raises(InputError, match="'allow' and 'deny' exclude every item of the catalogue"):
             model.recommend(self.HISTORIES, allow=["i0"], deny=["i0"])
 
     def test_users(self, model):
@@ -133,36 +133,36 @@ class RecommenderContract:
         assert nobody.tolist() == items.tolist()
         for users in ("u1", ["u1"], 5, [["u1"], ["u2"], ["u3"]]):
             with pytest.raises(
-                InputError, match="'users' must be a list with the id of the user of each of 3 histories"
+                InputError, match="'users' must be a list with one user id for each of the 3 histories"
             ):
                 model.recommend(self.HISTORIES, 5, users=users)
 
-    def test_items_that_are_not_known(self, model, data, caplog):
+    def test_unknown_items(self, model, data, caplog):
         caplog.set_level(logging.WARNING)
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
-        assert "items of histories that are not in the catalogue, skipped: 2, 'new' first" in caplog.text
-        assert "histories without an item of the catalogue, which get the most popular items: 2" in caplog.text
-        assert "its ids are text" not in caplog.text
+        assert "skipped 2 items that are not in the catalogue, the first is 'new'" in caplog.text
+        assert "2 histories have no item of the catalogue and get the most popular items" in caplog.text
+        assert "its ids are strings" not in caplog.text
         model.recommend([3], 5)
-        assert "3 first; its ids are text" in caplog.text
+        assert "the first is 3; its ids are strings" in caplog.text
         assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
         counts = Counter(data.item_ids[int(item)] for user in range(data.n_users) for item in data.history(user)[:-2])
         popular = sorted(data.item_ids, key=lambda item: (-counts[item], data.item_ids.to_list().index(item)))[:5]
         assert items[1].tolist() == items[2].tolist() == popular
         assert (scores[1] < 0).all()
         denied, _ = model.recommend([[]], 5, deny=["gone", popular[0]])
-        assert "items of 'deny' that are not in the catalogue: 1, 'gone' first" in caplog.text
+        assert "1 items of 'deny' are not in the catalogue, the first is 'gone'" in caplog.text
         assert denied[0, :4].tolist() == popular[1:]
 
     @pytest.mark.parametrize(
         ("histories", "k", "message"),
         [
-            (["i1"], 0, "k must be a whole number from 1 to 12, the items of the catalogue, not 0"),
-            (["i1"], 13, "k must be a whole number from 1 to 12, the items of the catalogue, not 13"),
-            ("i1", 3, r"a history is a list of item ids, not the text 'i1'; give \['i1'\]"),
-            ([["i1"], "i2"], 3, "some are lists and some are not"),
-            ([["i1", ["i2"]]], 3, r"a history is a list of item ids; \['i2'\] is not one"),
-            (["i1"], 2.5, "k must be a whole number from 1 to 12, .* not 2.5"),
+            (["i1"], 0, "k must be an integer from 1 to 12, the size of the catalogue, not 0"),
+            (["i1"], 13, "k must be an integer from 1 to 12, the size of the catalogue, not 13"),
+            ("i1", 3, r"a history is a list of item ids, not the string 'i1'; pass \['i1'\]"),
+            ([["i1"], "i2"], 3, "some of these are lists and some are not"),
+            ([["i1", ["i2"]]], 3, r"a history is a list of item ids; \['i2'\] is not an item id"),
+            (["i1"], 2.5, r"k must be an integer from 1 to 12, .* not 2\.5"),
             (None, 3, "histories must be lists of item ids, or one such list, not a NoneType"),
             ({"i1"}, 3, "histories must be lists of item ids, or one such list, not a set"),
             (
@@ -172,11 +172,11 @@ class RecommenderContract:
             ),
         ],
     )
-    def test_bad_questions(self, model, histories, k, message):
+    def test_invalid_arguments(self, model, histories, k, message):
         with pytest.raises(InputError, match=message):
             model.recommend(histories, k)
 
-    def test_ranks_are_those_of_the_recommendations(self, model, data):
+    def test_ranks_match_recommendations(self, model, data):
         kept, dropped = model.ranks(data.test, 5)
         for window in (0, 7, 119):
             history, target = data.test.window(window)
@@ -186,24 +186,24 @@ class RecommenderContract:
                 wanted = data.item_ids[target]
                 assert ranks[window] == (items.index(wanted) if wanted in items else NOT_FOUND)
         found = evaluate(model, data, k=5)
-        assert found.figures((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
+        assert found.metrics((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
         table = found.table()
         assert table.columns == ["user", "target", "rank", "rank_seen_dropped"]
         assert table["rank"].drop_nulls().to_list() == [rank + 1 for rank in kept if rank < 5]
-        with pytest.raises(InputError, match="ranks were looked for up to 5, so there are no figures at 10"):
-            found.figures((5, 10))
+        with pytest.raises(InputError, match="ranks are known up to 5, so there are no metrics at 10"):
+            found.metrics((5, 10))
         for wrong in (5, ()):
-            with pytest.raises(InputError, match=r"cutoffs are whole numbers in a tuple, as \(5, 10\)"):
-                found.figures(wrong)
+            with pytest.raises(InputError, match=r"cutoffs must be a tuple of integers, for example \(5, 10\)"):
+                found.metrics(wrong)
         for wrong in ((0,), (5.0,), (13,)):
-            with pytest.raises(InputError, match="a cutoff is a whole number from 1 to 12"):
-                found.figures(wrong)
+            with pytest.raises(InputError, match="a cutoff must be an integer from 1 to 12, the size of the catalogue"):
+                found.metrics(wrong)
         for wrong in ("5", 0, 13):
-            with pytest.raises(InputError, match="a cutoff is a whole number from 1 to 12"):
+            with pytest.raises(InputError, match="a cutoff must be an integer from 1 to 12, the size of the catalogue"):
                 evaluate(model, data, k=wrong)
 
     def test_ranks_after_a_long_history(self, model, data):
-        """What was seen before the items that are read is dropped from the ranks, as `recommend` leaves it out."""
+        """Items older than `max_history` are dropped from the ranking, as `recommend` excludes them."""
         history = ["i5", "i6"] + ["i1", "i2", "i3"] * 30
         ids = data.item_ids.to_list()
         for target in ("i0", "i8", "i5"):
@@ -216,19 +216,19 @@ class RecommenderContract:
                 assert rank == (items.index(target) if target in items else NOT_FOUND)
 
     @pytest.mark.parametrize("name", ["exakt", "allowed", "users", "histories"])
-    def test_an_option_that_it_does_not_have(self, model, data, name):
+    def test_unknown_option(self, model, data, name):
         with pytest.raises(InputError, match=f"has no option '{name}'"):
             evaluate(model, data, **{name: True})
-        if name in ("exakt", "allowed"):  # the others are its own
+        if name in ("exakt", "allowed"):  # the other names are arguments of `recommend`
             with pytest.raises(InputError, match=f"has no option '{name}'"):
                 model.recommend(self.HISTORIES, **{name: True})
 
-    def test_histories_that_are_none(self, model):
+    def test_top_refuses_invalid_histories(self, model):
         for wrong in ([[1, PADDING]], [[1, -5]], [[1, 12]], [1, 2], [[]], [[1.0]]):
             with pytest.raises(InputError, match="histories must be item indices from 0 to 11, shape"):
                 model.top(np.array(wrong), 3)
 
-    def test_another_process_recommends_the_same(self, model, tmp_path):
+    def test_loaded_in_another_process(self, model, tmp_path):
         model.save(tmp_path / "saved")
         shutil.copytree(tmp_path / "saved", tmp_path / "elsewhere" / "copy")
         shutil.rmtree(tmp_path / "saved")
@@ -245,8 +245,9 @@ class RecommenderContract:
         assert json.loads(printed.stdout) == [items.tolist(), scores.tobytes().hex()]
         again = type(model).load(tmp_path / "elsewhere" / "copy")
         assert again.settings == model.settings
+        assert (again.history_, again.best_epoch_) == (model.history_, model.best_epoch_)
 
-    def test_it_belongs_to_its_data(self, model, data):
+    def test_another_dataset_is_refused(self, model, data):
         other = Dataset.from_tables(
             pl.DataFrame({"user": ["a"] * 5, "item": list("xyzvw"), "timestamp": range(5)}), k_core=1
         )
@@ -255,7 +256,7 @@ class RecommenderContract:
         with pytest.raises(InputError, match="not fitted yet"):
             type(model)().recommend(["i1"])
 
-    def test_a_model_of_another_kind(self, model, tmp_path):
+    def test_load_as_another_class(self, model, tmp_path):
         from resid.sequential import CoOccurrence, Popularity
 
         model.save(tmp_path)

@@ -1,4 +1,4 @@
-"""The loop: exact resume after every kind of death, early stopping, and refusals."""
+"""The training loop: exact resume after every kind of interruption, early stopping, errors."""
 
 import dataclasses
 import json
@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from resid import InputError
+from resid.core.runtime import Runtime
 from resid.data import Batches
-from resid.train import TrainingError, best_epoch, train
+from resid.train import ParameterGroup, TrainableModule, TrainingError, best_epoch, train
 from resid.train.checkpoint import load_checkpoint
-from resid.train.loop import clip_gradients
+from resid.train.optim import clip_gradients
 from tests.train.toy import SETTINGS, STEPS_PER_EPOCH, data, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +87,7 @@ def test_two_runs_in_one_folder(tmp_path):
             run(tmp_path)
         return loss
 
-    run(tmp_path, at_step=second, settings=dataclasses.replace(SETTINGS, epochs=1))
+    run(tmp_path, at_step=second, settings=SETTINGS.replace(epochs=1))
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
@@ -95,7 +96,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     content = bytearray(path.read_bytes())
     content[-100] ^= 255
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"not a whole checkpoint .*its checksum is another"):
+    with pytest.raises(InputError, match=r"incomplete or damaged checkpoint .*checksum mismatch"):
         run(tmp_path)
 
 
@@ -113,11 +114,11 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    train(model, Batches(dataset.train, 64), dataclasses.replace(SETTINGS, epochs=1), tmp_path)
+    train(model, Batches(dataset.train, 64), SETTINGS.replace(epochs=1), Runtime(tmp_path))
     assert torch.equal(torch.rand(2), expected)
 
 
-class Bias(nn.Module):
+class Bias(TrainableModule):
     """The popularity of items: nothing random, and two names for one parameter."""
 
     def __init__(self, n_items):
@@ -125,7 +126,7 @@ class Bias(nn.Module):
         self.first = nn.Linear(1, n_items)
         self.second = self.first
 
-    def forward(self, batch, generator):
+    def forward(self, batch, rng):
         logits = self.first(torch.ones(len(batch), 1)) + self.second(torch.ones(len(batch), 1))
         return {"loss": nn.functional.cross_entropy(logits, torch.from_numpy(batch.targets))}
 
@@ -133,7 +134,7 @@ class Bias(nn.Module):
 def test_tied_weights_are_saved_and_continued(tmp_path):
     dataset = data()
     for epochs in (1, 2):
-        settings = dataclasses.replace(SETTINGS, epochs=2)
+        settings = SETTINGS.replace(epochs=2)
         model = Bias(dataset.n_items)
         evaluations = iter(range(epochs))
 
@@ -144,28 +145,28 @@ def test_tied_weights_are_saved_and_continued(tmp_path):
 
         if epochs == 1:
             with pytest.raises(KeyboardInterrupt):
-                train(model, Batches(dataset.train, 64, seed=1), settings, tmp_path, evaluate=evaluate)
+                train(model, Batches(dataset.train, 64, seed=1), settings, Runtime(tmp_path), evaluate=evaluate)
         else:
-            train(model, Batches(dataset.train, 64, seed=1), settings, tmp_path, evaluate=evaluate)
+            train(model, Batches(dataset.train, 64, seed=1), settings, Runtime(tmp_path), evaluate=evaluate)
     whole = Bias(dataset.n_items)
-    whole.load_state_dict(load_checkpoint(tmp_path / "best.safetensors")[0])
+    whole.load_state_dict(weights_in(tmp_path / "best.safetensors"))
     assert torch.equal(whole.first.weight, model.first.weight)
     assert whole.second.weight is whole.first.weight
 
 
 def test_early_stopping_keeps_the_best_weights(tmp_path):
     scores = iter([0.1, 0.5, 0.4, 0.3, 0.9])
-    settings = dataclasses.replace(SETTINGS, epochs=9, patience=2)
+    settings = SETTINGS.replace(epochs=9, patience=2)
     model, history = run(tmp_path / "a", settings=settings, evaluate=lambda: {"score": next(scores)}, monitor="score")
     assert [record["score"] for record in history] == [0.1, 0.5, 0.4, 0.3]
     tensors, facts = load_checkpoint(tmp_path / "a" / "best.safetensors")
     assert facts["epoch"] == 2
-    assert torch.equal(tensors["read.weight"], model.read.weight)
+    assert torch.equal(tensors["model.read.weight"], model.read.weight)
 
 
 def test_evaluation_every_few_epochs(tmp_path):
     scores = iter([0.1, 0.5, 0.4, 0.3])
-    settings = dataclasses.replace(SETTINGS, epochs=20, patience=2, evaluate_every=3)
+    settings = SETTINGS.replace(epochs=20, patience=2, evaluate_every=3)
     _, history = run(tmp_path / "a", settings=settings, evaluate=lambda: {"score": next(scores)}, monitor="score")
     assert {record["epoch"]: record["score"] for record in history if "score" in record} == {
         3: 0.1,
@@ -176,7 +177,7 @@ def test_evaluation_every_few_epochs(tmp_path):
     assert len(history) == 12
     assert best_epoch(history, "score") == 6
     scores = iter([0.1, 0.2])
-    settings = dataclasses.replace(SETTINGS, epochs=4, patience=0, evaluate_every=3)
+    settings = SETTINGS.replace(epochs=4, patience=0, evaluate_every=3)
     _, history = run(tmp_path / "b", settings=settings, evaluate=lambda: {"score": next(scores)}, monitor="score")
     assert [record["epoch"] for record in history if "score" in record] == [3, 4]  # the last one in any case
 
@@ -204,7 +205,7 @@ class TestNotANumber:
             def backward(ctx, gradient):
                 return gradient * float("inf")
 
-        with pytest.raises(TrainingError, match=r"step 18, epoch 1: the gradient's norm is (nan|inf)"):
+        with pytest.raises(TrainingError, match=r"step 18, epoch 1: the gradient norm is (nan|inf)"):
             run(tmp_path, at_step=lambda call, loss: Steep.apply(loss) if call == STEPS_PER_EPOCH else loss)
         assert not (tmp_path / "checkpoint.safetensors").exists()
 
@@ -213,7 +214,7 @@ def test_no_training_windows(tmp_path):
     empty = data().train.sample(1)
     empty = dataclasses.replace(empty, begin=empty.begin[:0], end=empty.end[:0], users=empty.users[:0])
     with pytest.raises(InputError, match="there are no training windows"):
-        train(Bias(3), Batches(empty, 4), SETTINGS, tmp_path)
+        train(Bias(3), Batches(empty, 4), SETTINGS, Runtime(tmp_path))
 
 
 def test_the_learning_rate(tmp_path):
@@ -226,7 +227,7 @@ def test_the_learning_rate(tmp_path):
             return super().step(closure)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resid.train.loop.torch.optim.AdamW", Recording)
+        patch.setattr("resid.train.optim.torch.optim.AdamW", Recording)
         run(tmp_path)
     steps = 3 * STEPS_PER_EPOCH
     expected = [0.01 * (step + 1) / 5 for step in range(5)]
@@ -249,16 +250,16 @@ def test_gradients_are_clipped_together():
 class TestCheckpoints:
     def test_another_configuration_is_refused(self, tmp_path):
         run(tmp_path)
-        with pytest.raises(InputError, match="a run of another configuration"):
-            run(tmp_path, settings=dataclasses.replace(SETTINGS, learning_rate=0.5))
-        with pytest.raises(InputError, match="a run of another configuration"):
+        with pytest.raises(InputError, match="this run has another configuration"):
+            run(tmp_path, settings=SETTINGS.replace(learning_rate=0.5))
+        with pytest.raises(InputError, match="this run has another configuration"):
             run(tmp_path, configuration={"model": "other"})
 
     def test_a_truncated_one_is_refused(self, tmp_path):
         run(tmp_path)
         path = tmp_path / "checkpoint.safetensors"
         path.write_bytes(path.read_bytes()[:-10])
-        with pytest.raises(InputError, match="not a whole checkpoint"):
+        with pytest.raises(InputError, match="incomplete or damaged checkpoint"):
             run(tmp_path)
 
     def test_a_full_disk_leaves_the_old_one(self, on_a_small_disk):
@@ -266,6 +267,7 @@ class TestCheckpoints:
 import os, torch
 from pathlib import Path
 from resid import InputError
+from resid.core.runtime import Runtime
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 path = Path("small/x.safetensors")
 save_checkpoint(path, {"a": torch.ones(2)}, {"n": 1})

@@ -1,6 +1,5 @@
 """The trackers, each really written to and read back with its own tools; nothing leaves the machine."""
 
-import dataclasses
 import json
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from resid import InputError
 from tests.train.toy import SETTINGS, run
 
-LONGER = dataclasses.replace(SETTINGS, epochs=2)
+LONGER = SETTINGS.replace(epochs=2)
 
 
 class StopError(Exception):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, as_path
 from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
 
 FORMAT = 2
@@ -98,7 +98,7 @@ def read_artifact(folder: str | Path) -> Artifact:
         If the folder is not an artifact, has a newer format, lacks a file or has an altered one, or contains a file of a
         type that could carry code.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         digest, own = manifest.pop("sha256", None), _digest(manifest)
@@ -115,7 +115,8 @@ def read_artifact(folder: str | Path) -> Artifact:
             f"{folder}: format {version!r} is not supported, this version reads {FORMAT}; update resid or fit again."
         )
     parts = manifest.get("parts")
-    if digest != own or WEIGHTS not in sums or not isinstance(parts, dict):
+    outside = isinstance(parts, dict) and any(Path(name).name != name for name in parts)
+    if digest != own or WEIGHTS not in sums or not isinstance(parts, dict) or outside:
         raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
     present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read
     for name in sorted({*present, *sums} - set(parts)):

@@ -37,8 +37,7 @@ def register(stage: str, kind: str) -> Callable[[_P], _P]:
     kind
         The name that recipes use.
     """
-    if stage not in _FOLDERS:
-        raise InputError(f"there is no stage '{stage}'; available stages: {', '.join(_FOLDERS)}.")
+    _require_stage(stage)
 
     def add(cls: _P) -> _P:
         known = _PARTS.setdefault((stage, kind), cls)
@@ -54,15 +53,21 @@ def register(stage: str, kind: str) -> Callable[[_P], _P]:
 def stage_of(section: str) -> str:
     """Return the stage of a recipe's section: ``encoder`` and ``text_encoder`` are both encoders."""
     stage = section.rpartition("_")[2]
-    if stage not in _FOLDERS:
-        raise InputError(
-            f"there is no stage '{section}'{nearest(section, _FOLDERS)}; available stages: {', '.join(_FOLDERS)}."
-        )
+    _require_stage(stage, section)
     return stage
+
+
+def _require_stage(stage: str, section: str | None = None) -> None:
+    if stage not in _FOLDERS:
+        name = section or stage
+        raise InputError(
+            f"there is no stage '{name}'{nearest(name, _FOLDERS)}; available stages: {', '.join(_FOLDERS)}."
+        )
 
 
 def kinds(stage: str) -> tuple[str, ...]:
     """Return the kinds of a stage, sorted."""
+    _require_stage(stage)
     import_parts(_FOLDERS[stage])
     import_parts(_METHODS)
     return tuple(sorted(kind for known, kind in _PARTS if known == stage))

@@ -15,7 +15,7 @@ from resid.core.part import Part
 from resid.core.settings import Settings, settings_of_estimator
 from resid.data.dataset import Dataset
 from resid.quantize.ids import SemanticIds
-from resid.quantize.points import KnownRows, as_points
+from resid.quantize.points import KnownRows, as_points, check_numbers
 
 
 class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, Part):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     @property
     def settings(self) -> Settings:
         """The arguments of the constructor; a `random_state` that is not an integer counts as 0."""
-        values = self.get_params(deep=False)
+        values = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         seed = values.pop("random_state")
         return self.settings_class(seed=seed if isinstance(seed, int) else 0, **values)  # type: ignore[call-arg]
 
@@ -122,6 +122,11 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return len(self.level_sizes_)
 
 
+def _plain(value: Any) -> Any:
+    """Return a NumPy array or number as Python values, which settings need; anything else as it is."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
 class ResidualQuantizer(Quantizer):
     """Base class of residual quantizers, whose codes may collide; see their argument `collisions`."""
 
@@ -130,6 +135,10 @@ class ResidualQuantizer(Quantizer):
     _known: KnownRows
 
     def _check_items(self, n_items: int) -> None:
+        if self.codebook_size != "auto":
+            check_numbers(self, codebook_size=1)
+        if self.collisions not in ("deduplicate", "keep"):
+            raise ValueError(f"collisions={self.collisions!r} is invalid; use 'deduplicate' or 'keep'.")
         if n_items < (size := self._codebook_size(n_items)):
             raise ValueError(f"n_samples={n_items} should be >= codebook_size={size}: use a smaller codebook.")
 

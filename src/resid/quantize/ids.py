@@ -15,6 +15,8 @@ from resid.core.errors import InputError, as_path
 from resid.core.files import atomic_file
 from resid.data.dataset import Dataset
 
+_READABLE = ("1", "2")  # formats of the file; the last one is written
+
 
 class SemanticIds:
     """The semantic IDs of a catalogue, and the lookup from IDs to items.
@@ -236,7 +238,7 @@ class SemanticIds:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file for the IDs.")
         metadata = {
-            "format": "2",
+            "format": _READABLE[-1],
             "sizes": ",".join(map(str, self.level_sizes)),
             "facts": json.dumps(self.facts),
             "checksum": self._checksum,
@@ -253,6 +255,8 @@ class SemanticIds:
             table, metadata = pl.read_parquet(path, glob=False), pl.read_parquet_metadata(path)
             if "sizes" not in metadata:
                 raise ValueError("its metadata lack the level sizes; another program wrote it")
+            if (version := metadata.get("format", "1")) not in _READABLE:
+                raise ValueError(f"format {version!r} is not supported; update resid")
             level_sizes = [int(size) for size in metadata["sizes"].split(",")]
             facts = json.loads(metadata.get("facts", "{}"))
             ids = cls(table.drop("item").to_numpy(), level_sizes, table["item"], facts)

@@ -43,7 +43,11 @@ class RQKMeans(ResidualQuantizer):
     n_features_in_ : int
     """
 
-    renamed: ClassVar[dict[str, str]] = {"levels": "n_levels", "codes": "codebook_size"}
+    renamed: ClassVar[dict[str, str]] = {
+        "levels": "n_levels",
+        "codes": "codebook_size",
+        "n_clusters": "codebook_size",
+    }
 
     def __init__(
         self,
@@ -64,7 +68,6 @@ class RQKMeans(ResidualQuantizer):
 
     def fit(self, X: Any, y: None = None, *, runtime: Runtime | None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Learn the codebooks from X, shape (n_samples, n_features), and give every row its codes."""
-        check_numbers(self, n_levels=1, max_iter=1)
         residual = as_points(self, X, reset=True).cpu().clone()
         self._check_items(len(residual))
         size = self._codebook_size(len(residual))
@@ -98,6 +101,10 @@ class RQKMeans(ResidualQuantizer):
             codes.append(torch.cdist(residual, book).argmin(dim=1))
             residual -= book[codes[-1]]
         return np.where(known[:, None] >= 0, self.codes_[known], torch.stack(codes, dim=1).to(torch.int32).numpy())
+
+    def _check_items(self, n_items: int) -> None:
+        check_numbers(self, n_levels=1, max_iter=1)
+        super()._check_items(n_items)
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

@@ -133,7 +133,15 @@ class RQVAE(ResidualQuantizer):
     n_features_in_ : int
     """
 
-    renamed: ClassVar[dict[str, str]] = {"levels": "n_levels", "codes": "codebook_size"}
+    renamed: ClassVar[dict[str, str]] = {
+        "levels": "n_levels",
+        "codes": "codebook_size",
+        "n_clusters": "codebook_size",
+        "hidden": "hidden_layer_sizes",
+        "latent": "latent_dim",
+        "beta": "commitment_weight",
+        "check_every": "evaluate_every",
+    }
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class TreeQuantizer(Quantizer):
         """Return the codes of the last level in the order in which a new item of the leaf prefers them."""
 
     def _check_items(self, n_items: int) -> None:
+        check_numbers(self, max_iter=1, tol=0.0)
         self._branching(n_items)
 
     def fit(self, X: Any, y: None = None, *, runtime: Runtime | None = None) -> Self:  # noqa: N803 - scikit-learn's name

@@ -226,7 +226,8 @@ class Recommender(Part):
             return dict(self.decodings[decoding])
         if decoding == "beam":
             return {}
-        raise InputError(f"a {type(self).__name__} has no decoding '{decoding}'; only generators decode.")
+        available = f"available: {', '.join(self.decodings)}" if self.decodings else "only generators decode"
+        raise InputError(f"a {type(self).__name__} has no decoding '{decoding}'; {available}.")
 
     def _user_indices(self, users: Sequence[Any]) -> Indices | None:
         """Return user indices, -1 for unknown users; None if the model has no user embeddings."""

@@ -1,4 +1,4 @@
-"""The run's folder: stages that are reused, that continue, and that keep out of each other's way."""
+"""The run's folder: stages are reused, continued, and kept apart."""
 
 import fcntl
 import json
@@ -12,24 +12,24 @@ import numpy as np
 import pytest
 
 import resid
-from resid import Dataset, InputError
+from resid import Dataset, InputError, Runtime
 from resid.encode import FAMAE
-from resid.methods.fit import read_run
+from resid.runs import Run, load_stage, read_run
 from resid.sequential import HGN, CoOccurrence, SASRec
 
 TINY = {
     "encoder.width": 16,
-    "encoder.hidden": 32,
+    "encoder.ffn_width": 32,
     "encoder.epochs": 2,
     "generator.width": 16,
-    "generator.hidden": 32,
+    "generator.ffn_width": 32,
     "generator.layers": 1,
     "generator.epochs": 2,
 }
 
 
-class Heard:
-    """Progress that remembers what it was told."""
+class Recorder:
+    """Progress that records its messages."""
 
     def __init__(self):
         self.steps, self.results, self.bars = [], [], []
@@ -62,9 +62,13 @@ def run(data, tmp_path_factory):
 
 
 def _heard(data, folder, changes, recipe="resid"):
-    heard = Heard()
-    resid.fit(data, recipe, folder, changes=changes, progress=heard)
+    heard = Recorder()
+    resid.fit(data, recipe, folder, changes=changes, runtime=Runtime(progress=heard))
     return heard
+
+
+def _reused(heard):
+    return [step.split(":")[0] for step in heard.steps if "reusing" in step]
 
 
 def _answer(model, data):
@@ -78,55 +82,106 @@ def test_from_tables_to_recommendations(data, run):
     assert items.shape == scores.shape == (1, 5)
     assert len(model.semantic_ids) == data.n_items
     assert resid.Recipe.read(run / "recipe.toml").part("encoder").settings.epochs == 2
-    known = read_run(run)
-    assert known["data"] == str(data.folder.resolve())
-    assert set(known["stages"]) == {"encoder", "quantizer", "generator"}
-    assert all((run / folder).is_dir() for folder in known["stages"].values())
+    record = read_run(run)
+    assert record.data == str(data.folder.resolve())
+    assert record.recipe == "resid"
+    assert set(record.stages) == {"encoder", "quantizer", "generator"}
+    assert record.model_stages == record.stages
+    assert all((run / folder / "part").is_dir() for folder in record.stages.values())
 
 
 def test_the_same_again_reuses_everything(data, run):
     before = _answer(resid.load(run), data)
     heard = _heard(data, run, TINY)
     assert heard.bars == []  # nothing was trained
-    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Encoder", "Quantizer"]
-    assert "Finished already" in heard.steps
+    assert _reused(heard) == ["Encoder", "Quantizer", "Generator"]
     assert _answer(resid.load(run), data) == before
 
 
 def test_a_change_runs_its_stage_and_those_after_it(data, run):
     heard = _heard(data, run, TINY | {"quantizer.branching": (3, 2)})
-    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Encoder"]
+    assert _reused(heard) == ["Encoder"]
     assert heard.bars == ["Epoch 1 of 2", "Epoch 2 of 2"]  # of the generator
-    assert resid.load(run).ids_.sizes[:2] == (3, 2)
+    assert resid.load(run).ids_.level_sizes[:2] == (3, 2)
     heard = _heard(data, run, TINY)  # and the old settings are still there
     assert heard.bars == []
 
 
-def test_lost_embeddings_are_made_again(data, run):
-    folder = run / read_run(run)["stages"]["encoder"] / "embeddings"
-    (folder / "vectors.npy").write_bytes(b"no numbers")
+@pytest.mark.parametrize("stage", ["encoder", "quantizer", "generator"])
+@pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
+def test_a_damaged_part_is_fitted_again(data, run, stage, damage):
+    """What training left is taken up, so nothing is trained again; the stages after it are reused, as nothing changed."""
+    before = _answer(resid.load(run), data)
+    path = run / read_run(run).stages[stage] / "part" / "weights.safetensors"
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        flipped = bytes([content[-1] ^ 1])
+        path.write_bytes(content[:-1] + flipped if damage == "altered" else content[: len(content) // 2])
     heard = _heard(data, run, TINY)
-    assert [step.split(":")[0] for step in heard.steps if "reused" in step] == ["Quantizer"]
-    assert heard.bars == []  # the encoder was finished, it only had to embed again
+    assert any("missing or altered" in step and step.endswith("Fitting again") for step in heard.steps)
+    assert _reused(heard) == [name for name in ("Encoder", "Quantizer", "Generator") if name.lower() != stage]
+    assert heard.bars == []
+    assert path.read_bytes() == content
+    assert _answer(resid.load(run), data) == before
 
 
-def test_lost_ids_are_made_again(data, run):
-    path = run / read_run(run)["stages"]["quantizer"] / "ids.parquet"
-    before = path.read_bytes()
-    path.write_bytes(b"no table")
-    heard = _heard(data, run, TINY)
-    assert any("no semantic IDs are here" in step for step in heard.steps)
-    assert path.read_bytes() == before
+def test_stages_are_shared_by_methods_with_the_same_part(data, run, tmp_path):
+    """T5 reads no embeddings and has a key of its own, but shares the encoder and the quantizer of the run."""
+    changes = {name: value for name, value in TINY.items() if not name.startswith("generator.")}
+    changes |= {"generator.width": 16, "generator.ffn_width": 32, "generator.layers": 1, "generator.epochs": 1}
+    heard = _heard(data, run, changes, recipe="resid-t5")
+    assert _reused(heard) == ["Encoder", "Quantizer"]
+    _heard(data, run, TINY)
+
+
+def test_the_key_has_exactly_the_inputs_that_a_part_reads(data, tmp_path):
+    """Other vectors with the same IDs train the one-pass generator again, and leave T5 as it is."""
+    from resid.encode import ItemEmbeddings
+    from resid.methods.semantic_ids import fit_generator
+    from resid.quantize import SemanticIds
+
+    codes = np.arange(data.n_items)[:, None] // [[9, 1]] % 9
+    ids = SemanticIds(np.column_stack([codes, np.arange(data.n_items)]), item_ids=data.item_ids)
+    rng = np.random.default_rng(0)
+    vectors = [ItemEmbeddings(rng.random((data.n_items, 8), dtype=np.float32), {}, data.fingerprint) for _ in range(2)]
+    small = {"width": 16, "ffn_width": 16, "layers": 1, "epochs": 1}
+    for kind, keys in (("t5", 1), ("onepass", 2)):
+        changes = {"generator.kind": kind} | {f"generator.{name}": value for name, value in small.items()}
+        spec = resid.Recipe.read("resid").replace(changes).part("generator")
+        with Run.open(tmp_path / kind, data) as opened:
+            for some in vectors:
+                fit_generator(opened, spec, data, ids, some)
+        assert len(list((tmp_path / kind / "generator").iterdir())) == keys
+
+
+def test_a_loaded_model_has_its_encoder_and_quantizer(data, run, shop, tmp_path):
+    """New items get an embedding and an ID from the saved model alone."""
+    model = resid.load(run)
+    assert set(model.parts_) == {"encoder", "quantizer"}
+    new = shop.item_table.head(3).with_columns(item=np.array(["new 1", "new 2", "new 3"]))
+    ids, vectors = model.parts_["encoder"].embed_new(new)
+    assert ids.to_list() == ["new 1", "new 2", "new 3"]
+    assert vectors.shape[1] == model.parts_["quantizer"].n_features_in_
+    model.save(tmp_path / "small", parts=False)
+    assert not resid.load(tmp_path / "small").parts_
+
+
+def test_one_stage_of_a_run(data, run):
+    assert isinstance(load_stage(run, "encoder"), FAMAE)
+    assert load_stage(run, "recommender") is None
 
 
 def test_a_fit_that_fails_leaves_the_run_as_it_was(data, run):
+    _heard(data, run, TINY)
     before = {name: (run / name).read_text() for name in ("run.json", "recipe.toml")}
-    with pytest.raises(InputError, match=r"\[quantizer\] branching=\(5000,\) makes 5,000 leaves"):
+    with pytest.raises(InputError, match=r"\[quantizer\] branching=\(5000,\) has 5,000 leaves"):
         resid.fit(data, "resid", run, changes=TINY | {"quantizer.branching": (5000,)})
     assert {name: (run / name).read_text() for name in before} == before
     (run / "model" / "notes.txt").write_text("mine")
     try:
-        with pytest.raises(InputError, match=r"not a folder that resid wrote \(it has notes.txt\)"):
+        with pytest.raises(InputError, match=r"was not written by resid \(it contains notes.txt\)"):
             resid.fit(data, "popularity", run)
     finally:
         (run / "model" / "notes.txt").unlink()
@@ -136,32 +191,24 @@ def test_killed_before_anything_was_written(data, tmp_path):
     (tmp_path / ".lock").touch()
     (tmp_path / ".run.json.partial").write_text("{")
     resid.fit(data, "popularity", tmp_path)
-    assert read_run(tmp_path)["recipe"] == "popularity"
-
-
-def test_several_processes_are_refused(data, tmp_path):
-    class Two:
-        world_size = 2
-
-    with pytest.raises(InputError, match="all stages at once run in one process"):
-        resid.fit(data, "resid", tmp_path, fabric=Two())
+    assert read_run(tmp_path).recipe == "popularity"
 
 
 def test_without_a_folder_nothing_is_left(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = resid.fit(data, "cooccurrence")
     assert not list(tmp_path.iterdir())
-    assert model.name == "cooccurrence"
+    assert model.kind == "cooccurrence"
     assert _answer(resid.fit(data.folder, "cooccurrence"), data) == _answer(model, data)  # a path is as good
 
 
 def test_folders_that_cannot_be_used(data, run, log, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match=r"mine: this exists and is not a run \(it has thesis.txt\)"):
+    with pytest.raises(InputError, match=r"mine: the folder exists and is not a run \(it contains thesis.txt\)"):
         resid.fit(data, "popularity", tmp_path / "mine")
     for place in ("thesis.txt", "thesis.txt/run"):
-        with pytest.raises(InputError, match=r"thesis.txt: this is a file"):
+        with pytest.raises(InputError, match=r"thesis.txt is a file, so the folder"):
             resid.fit(data, "popularity", tmp_path / "mine" / place)
     with pytest.raises(InputError, match="this is a run on another Dataset"):
         resid.fit(Dataset.from_tables(log), "popularity", run)
@@ -173,8 +220,8 @@ def test_folders_that_cannot_be_used(data, run, log, tmp_path):
     try:
         for text, message in (
             ("{", "damaged"),
-            (json.dumps({"format": 9}), "format 9 is not known here, 1 is"),
-            ('{"format": 1}', "damaged"),
+            (json.dumps({"format": 9}), "format 9 is not supported, this version reads 2"),
+            ('{"format": 2}', "damaged"),
         ):
             (run / "run.json").write_text(text)
             with pytest.raises(InputError, match=message):
@@ -213,87 +260,87 @@ def test_killed_at_any_moment_it_continues(data, tmp_path):
     assert _answer(resid.load(tmp_path / "killed"), data) == _answer(whole, data)
 
 
-SMALL = {"recommender.width": 16, "recommender.hidden": 32, "recommender.layers": 1, "recommender.epochs": 2}
+SMALL = {"recommender.width": 16, "recommender.ffn_width": 32, "recommender.layers": 1, "recommender.epochs": 2}
 
 
 def test_a_recommender_without_ids(data, tmp_path):
-    """The starred variant; a second call finds it finished, another setting gets another folder."""
+    """The variant with fields; a second call reuses it, another setting gets another folder."""
     heard = _heard(data, tmp_path / "run", SMALL, recipe="sasrec*")
-    assert any(step.startswith("Recommender: sasrec in ") for step in heard.steps)
+    assert any(step.startswith("Recommender: fitting sasrec in ") for step in heard.steps)
     model = resid.load(tmp_path / "run")
-    assert model.settings.fields
-    assert list(model.sizes_) == ["item", "store", "cat1", "cat2", "cat3"]
+    assert model.settings.use_fields
+    assert list(model.field_sizes_) == ["item", "store", "cat1", "cat2", "cat3"]
     again = _heard(data, tmp_path / "run", SMALL, recipe="sasrec*")
-    assert "Finished already" in again.steps
+    assert _reused(again) == ["Recommender"]
     assert _answer(resid.load(tmp_path / "run"), data) == _answer(model, data)
-    assert read_run(tmp_path / "run")["recipe"] == "sasrec*"
-    first = read_run(tmp_path / "run")["stages"]["recommender"]
+    assert read_run(tmp_path / "run").recipe == "sasrec-fields"
+    first = read_run(tmp_path / "run").stages["recommender"]
     resid.fit(data, "sasrec*", tmp_path / "run", changes=SMALL | {"seed": 1})
     assert (tmp_path / "run" / first).is_dir()
-    assert read_run(tmp_path / "run")["stages"]["recommender"] != first
+    assert read_run(tmp_path / "run").stages["recommender"] != first
 
 
 @pytest.mark.parametrize("kind", ["sasrec", "bert4rec"])
 def test_other_encoders(kind, data, tmp_path):
-    """The ablations E2 and E3: vectors of item-IDs from a sequential recommender."""
+    """The ablations E2 and E3: the item-ID embeddings of a sequential recommender."""
     (tmp_path / "mine.toml").write_text(
         f'[encoder]\nkind = "{kind}"\n[quantizer]\nkind = "gaoq"\n[generator]\nkind = "onepass"\n'
     )
     heard = _heard(data, tmp_path / "run", TINY | {"encoder.layers": 1}, recipe=tmp_path / "mine.toml")
-    assert any(step.startswith(f"Encoder: {kind} in ") for step in heard.steps)
+    assert any(step.startswith(f"Encoder: fitting {kind} in ") for step in heard.steps)
     assert len(resid.load(tmp_path / "run").semantic_ids) == data.n_items
     again = _heard(data, tmp_path / "run", TINY | {"encoder.layers": 1}, recipe=tmp_path / "mine.toml")
-    assert any("is there, reused" in step for step in again.steps)
+    assert _reused(again) == ["Encoder", "Quantizer", "Generator"]
 
 
-def test_epochs_tell_how_good_they_are(data, tmp_path):
-    heard = Heard()
-    changes = {"epochs": 2, "width": 16, "hidden": 32, "heads": 2}
-    model = resid.fit(
-        data, "sasrec", tmp_path, changes={f"recommender.{k}": v for k, v in changes.items()}, progress=heard
-    )
+def test_epochs_report_their_metric(data, tmp_path):
+    heard = Recorder()
+    changes = {"epochs": 2, "width": 16, "ffn_width": 32, "heads": 2}
+    changes = {f"recommender.{name}": value for name, value in changes.items()}
+    model = resid.fit(data, "sasrec", tmp_path, changes=changes, runtime=Runtime(progress=heard))
     values = [record["ndcg@10"] for record in model.history_]
     best = max(values)
-    assert heard.results[1] == (
-        f"Epoch 2: ndcg@10 {values[1]:.4f}; epoch {values.index(best) + 1} is the best, {best:.4f}"
-    )
+    assert heard.results[1] == (f"Epoch 2: ndcg@10 {values[1]:.4f}; best {best:.4f} in epoch {values.index(best) + 1}")
 
 
-def test_figures_of_another_model_are_removed(data, tmp_path):
-    small = {"recommender.epochs": 1, "recommender.width": 16, "recommender.hidden": 32}
+def test_results_of_another_model_are_removed(data, tmp_path):
+    small = {"recommender.epochs": 1, "recommender.width": 16, "recommender.ffn_width": 32}
     resid.fit(data, "cooccurrence", tmp_path)
     for recipe, changes in (
-        ("cooccurrence", {"recommender.last": 3}),
+        ("cooccurrence", {"recommender.n_recent": 3}),
         ("sasrec", small),
         ("sasrec", {**small, "recommender.seed": 1}),
     ):
         (tmp_path / "evaluation").mkdir()
         resid.fit(data, tmp_path / "recipe.toml", tmp_path)  # the same under another name
         assert (tmp_path / "evaluation").exists()
-        heard = Heard()
-        resid.fit(data, recipe, tmp_path, changes=changes, progress=heard)
+        heard = Recorder()
+        resid.fit(data, recipe, tmp_path, changes=changes, runtime=Runtime(progress=heard))
         assert not (tmp_path / "evaluation").exists()
-        assert f"{tmp_path / 'evaluation'} is of another model and is removed" in heard.steps
+        assert f"Removing {tmp_path / 'evaluation'}, which describes another model" in heard.steps
 
 
 @pytest.mark.parametrize("kind", [CoOccurrence, FAMAE, HGN, SASRec])
-def test_a_path_is_no_dataset(kind):
-    with pytest.raises(InputError, match=r"a Dataset is needed, not a str; see Dataset\.load"):
+def test_a_path_is_not_a_dataset(kind):
+    with pytest.raises(InputError, match=r"expected a Dataset, got a str; open a folder with Dataset\.load"):
         kind().fit("data/mine")
 
 
-def test_a_run_whose_note_is_damaged(data, tmp_path):
+def test_a_run_whose_record_is_damaged(data, tmp_path):
     resid.fit(data, "cooccurrence", tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match=r"run\.json: damaged; remove it and run 'resid fit' again"):
         resid.fit(data, "cooccurrence", tmp_path)
     (tmp_path / "run.json").unlink()
     resid.fit(data, "cooccurrence", tmp_path)
-    assert read_run(tmp_path)["recipe"] == "cooccurrence"
+    assert read_run(tmp_path).recipe == "cooccurrence"
 
 
-def test_one_number_is_no_tree(data, tmp_path):
-    with pytest.raises(InputError, match=r"branching=5 must be whole numbers of at least 1, one for every level"):
+def test_a_single_number_is_not_a_branching(data, tmp_path):
+    with pytest.raises(
+        InputError,
+        match=r"\[quantizer\] branching=5 must be positive integers, one per level|invalid value 5 for 'branching'",
+    ):
         resid.fit(data, "resid", tmp_path / "run", changes=TINY | {"quantizer.branching": 5})
     assert not (tmp_path / "run").exists()
 
@@ -304,9 +351,9 @@ def test_a_dataset_that_was_prepared_again(shop, tmp_path):
         again.save(tmp_path / "data")
         if len(fields) == 1:
             resid.fit(tmp_path / "data", "popularity", tmp_path / "run")
-    with pytest.raises(InputError, match="as it was before it was prepared again"):
+    with pytest.raises(InputError, match="before it was prepared again"):
         resid.fit(tmp_path / "data", "popularity", tmp_path / "run")
-    with pytest.raises(InputError, match="a Dataset is needed, not a DataFrame"):
+    with pytest.raises(InputError, match="expected a Dataset, got a DataFrame"):
         resid.fit(shop.interaction_table, "popularity")
 
 
@@ -321,12 +368,12 @@ def test_a_dataset_that_was_altered(data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"recipe": 5}, "a path is needed, not 5"),
-        ({"folder": 5}, "a path is needed, not 5"),
-        ({"changes": ["seed=1"]}, "changes are settings by name, as {'encoder.epochs': 20}"),
+        ({"recipe": 5}, "expected a path, got 5"),
+        ({"folder": 5}, "expected a path, got 5"),
+        ({"changes": ["seed=1"]}, "changes is a mapping from names to values, as {'encoder.epochs': 20}"),
         ({"changes": {5: 1}}, "there is no setting '5'"),
     ],
 )
-def test_what_is_of_another_type(data, arguments, message):
+def test_arguments_of_another_type(data, arguments, message):
     with pytest.raises(InputError, match=message):
         resid.fit(data, **{"recipe": "cooccurrence"} | arguments)
