@@ -1,14 +1,14 @@
-"""Beam search: against `generate` of transformers with equal weights, and as the catalogue grows; one run.
+"""Beam search: compared with `generate` of `transformers` with equal weights, and growth with the catalogue.
 
     python benchmarks/decode.py      # five minutes
 
 Writes benchmarks/decode.json.
 
-1. Users per second of the T5 generator at beam 50, here and by `transformers`' `generate` with the same weights and
-   `prefix_allowed_tokens_fn`, which is its way to write only IDs that items have. The 50 items of every user and their
-   order must be the same. Also `generate` without that restriction, which costs less but writes IDs that no item has, and
-   the share of our time that is matrix products, and so the ratio that these alone would have.
-2. Time of a user as the catalogue grows from 25 thousand to 500 thousand items, for both generators, in turn.
+1. Users per second of the T5 generator with beam size 50, compared with `generate` of `transformers` with the same weights
+   and `prefix_allowed_tokens_fn`, which restricts it to IDs that items have. Both must return the same 50 items in the same
+   order for every user. Also `generate` without that restriction, which is cheaper but generates IDs that no item has, and
+   the share of matrix products in our time, with the ratio that matrix products alone would reach.
+2. Time per user as the catalogue grows from 25 thousand to 500 thousand items, for both generators, in turn.
 """
 
 import argparse
@@ -21,28 +21,26 @@ import numpy as np
 import torch
 from products import share_of_products
 
-from resid.generate import OnePassSettings
-from resid.generate.decode import beam_search, items_of
+from resid.generate import OnePassModel, OnePassSettings, T5Model, T5Settings
+from resid.generate.decode import beam_items, beam_search
 from resid.generate.exchange import to_transformers
-from resid.generate.onepass import OnePassModel
-from resid.generate.t5 import T5Model
-from resid.generate.tree import PrefixTables
+from resid.generate.prefix_tree import PrefixTree
 from resid.quantize import SemanticIds
-from resid.quantize.tree import checked_branching
+from resid.quantize.cluster_tree import check_branching
 
 BEAM = 50
 WIDTH = 128
 
 
 def balanced_ids(items: int) -> SemanticIds:
-    """Return IDs of the shape that GAOQ gives by default."""
-    first, second = checked_branching("auto", items)[:2]
+    """Return IDs with the level sizes that GAOQ has by default."""
+    first, second = check_branching("auto", items)[:2]
     leaf, last = np.arange(items) % (first * second), np.arange(items) // (first * second)
     return SemanticIds(np.column_stack([leaf // second, leaf % second, last]))
 
 
 def histories(users: int, items: int, seed: int) -> torch.Tensor:
-    """Return histories of one to 31 items, nine in the mean, padded on the left."""
+    """Return histories of 1 to 31 items, 9 on average, padded on the left."""
     random = np.random.default_rng(seed)
     lengths = np.clip(random.geometric(1 / 9, users), 1, 31)
     found = random.integers(0, items, (users, lengths.max()))
@@ -52,21 +50,22 @@ def histories(users: int, items: int, seed: int) -> torch.Tensor:
 
 def t5(ids: SemanticIds) -> T5Model:
     torch.manual_seed(0)
-    return T5Model(torch.from_numpy(ids.codes), ids.sizes).eval()
+    return T5Model(torch.from_numpy(ids.codes), ids.level_sizes, T5Settings()).eval()
 
 
 def one_pass(ids: SemanticIds) -> OnePassModel:
     torch.manual_seed(0)
     vectors = torch.randn(len(ids), WIDTH)
-    return OnePassModel(torch.from_numpy(ids.codes), ids.sizes, layers=OnePassSettings().layers, vectors=vectors).eval()
+    settings = ONE_PASS
+    return OnePassModel(torch.from_numpy(ids.codes), ids.level_sizes, settings, vectors=vectors).eval()
 
 
-def ours(model, tables: PrefixTables, asked: torch.Tensor) -> np.ndarray:
-    return items_of(beam_search(model, asked, tables, BEAM), tables, BEAM)[0]
+def ours(model, tree: PrefixTree, batch: torch.Tensor) -> np.ndarray:
+    return beam_items(beam_search(model, batch, tree, BEAM), tree, BEAM)[0]
 
 
 class Theirs:
-    """`generate` of transformers, with the same weights."""
+    """`generate` of `transformers` with the same weights."""
 
     def __init__(self, model: T5Model, ids: SemanticIds):
         self.model, self.ids, self.offsets = to_transformers(model), ids, model.offsets
@@ -78,22 +77,22 @@ class Theirs:
         self.follow = {prefix: list(tokens) for prefix, tokens in self.follow.items()}
 
     @torch.no_grad()
-    def __call__(self, asked: torch.Tensor, restricted: bool) -> np.ndarray:
-        real = asked >= 0
-        tokens = (self.codes[asked.clamp_min(0)] * real[..., None]).flatten(1)
-        written = self.model.generate(
+    def __call__(self, batch: torch.Tensor, restricted: bool) -> np.ndarray:
+        real = batch >= 0
+        tokens = (self.codes[batch.clamp_min(0)] * real[..., None]).flatten(1)
+        generated = self.model.generate(
             input_ids=tokens,
             attention_mask=real.repeat_interleave(self.codes.shape[1], dim=1).long(),
             num_beams=BEAM,
             num_return_sequences=BEAM,
             max_new_tokens=self.codes.shape[1],
             do_sample=False,
-            prefix_allowed_tokens_fn=(lambda user, said: self.follow[tuple(said[1:].tolist())]) if restricted else None,
+            prefix_allowed_tokens_fn=(lambda user, prefix: self.follow[tuple(prefix[1:].tolist())]) if restricted else None,
         )
         if not restricted:
-            return written.numpy()
-        found = self.ids.find((written[:, 1:] - self.offsets).numpy())
-        return np.array([items[0] for items in found]).reshape(len(asked), BEAM)
+            return generated.numpy()
+        found = self.ids.find((generated[:, 1:] - self.offsets).numpy())
+        return np.array([items[0] for items in found]).reshape(len(batch), BEAM)
 
 
 def seconds(run) -> float:
@@ -103,22 +102,22 @@ def seconds(run) -> float:
 
 
 def against_transformers(items: int, batch: int, users: int, rounds: int) -> dict:
-    """Time both sides in turn; the results are compared on the first round."""
+    """Time both sides in turn, after comparing their results."""
     ids = balanced_ids(items)
-    model, tables = t5(ids), PrefixTables(ids)
+    model, tree = t5(ids), PrefixTree(ids)
     theirs = Theirs(model, ids)
-    asked = histories(users, items, seed=1)
-    batches = [asked[first : first + batch] for first in range(0, users, batch)]
-    batches = [some[:, (some >= 0).any(dim=0).long().argmax() :] for some in batches]  # no column of padding alone
-    same = np.mean([(ours(model, tables, some) == theirs(some, True)).all(axis=1).mean() for some in batches])
+    everyone = histories(users, items, seed=1)
+    batches = [everyone[first : first + batch] for first in range(0, users, batch)]
+    batches = [some[:, (some >= 0).any(dim=0).long().argmax() :] for some in batches]  # drop columns that are only padding
+    same = np.mean([(ours(model, tree, some) == theirs(some, True)).all(axis=1).mean() for some in batches])
     times: dict[str, list[float]] = {"ours": [], "theirs": [], "theirs_free": []}
     for _ in range(rounds):
         for some in batches:
-            times["ours"].append(seconds(lambda some=some: ours(model, tables, some)))
+            times["ours"].append(seconds(lambda some=some: ours(model, tree, some)))
             times["theirs"].append(seconds(lambda some=some: theirs(some, True)))
             times["theirs_free"].append(seconds(lambda some=some: theirs(some, False)))
     rates = {name: batch / statistics.median(values) for name, values in times.items()}
-    share = share_of_products(lambda: [ours(model, tables, some) for some in batches])
+    share = share_of_products(lambda: [ours(model, tree, some) for some in batches])
     return {
         "items": items,
         "batch": batch,
@@ -132,24 +131,24 @@ def against_transformers(items: int, batch: int, users: int, rounds: int) -> dic
 
 
 def as_the_catalogue_grows(kind: str, batch: int, rounds: int) -> dict:
-    """Time both sizes in turn."""
+    """Time both catalogue sizes in turn."""
     sizes = (25_000, 500_000)
     make = {"onepass": one_pass, "t5": t5}[kind]
     sides = []
     for items in sizes:
         ids = balanced_ids(items)
-        sides.append((make(ids), PrefixTables(ids), histories(batch * rounds, items, seed=2).split(batch)))
+        sides.append((make(ids), PrefixTree(ids), histories(batch * rounds, items, seed=2).split(batch)))
     times: list[list[float]] = [[], []]
-    for turn in range(-2, rounds):  # the first two warm up
-        for side, (model, tables, batches) in enumerate(sides):
-            took = seconds(lambda m=model, t=tables, b=batches[turn]: ours(m, t, b))
+    for turn in range(-2, rounds):  # the first two are warm-up
+        for side, (model, tree, batches) in enumerate(sides):
+            took = seconds(lambda m=model, t=tree, b=batches[turn]: ours(m, t, b))
             if turn >= 0:
                 times[side].append(took)
     medians = [statistics.median(values) for values in times]
     return {
         "model": kind,
         "batch": batch,
-        "levels": {str(items): list(balanced_ids(items).sizes) for items in sizes},
+        "levels": {str(items): list(balanced_ids(items).level_sizes) for items in sizes},
         "milliseconds": {str(items): 1000 * median for items, median in zip(sizes, medians, strict=True)},
         "growth": medians[1] / medians[0],
     }

@@ -1,15 +1,15 @@
-"""FAMAE's training: against the plain way, as the catalogue grows, and its memory; one run.
+"""Training of FAMAE: speed compared with a plain implementation, growth with the catalogue, and peak memory.
 
-    python benchmarks/famae.py                          # a synthetic shop of the size of Amazon Beauty; ten minutes
-    python benchmarks/famae.py --data runs/data/beauty  # a Dataset of yours for the first part
+    python benchmarks/famae.py                     # a synthetic shop of the size of Amazon Beauty; ten minutes
+    python benchmarks/famae.py --data data/beauty  # your own Dataset for the first part
 
 Writes benchmarks/famae.json.
 
-1. Windows per second of training, here and the plain way (`plain_famae.py`: windows padded to 32, PyTorch's encoder,
-   all positions in both layers, dense AdamW, windows in random order): same data, same settings, steps of the two sides
-   in turn. The losses on equal input are equal (tests/encode/test_famae.py).
-2. Time of a step with 25 thousand and with 500 thousand items, in turn, sampled negatives on both sides.
-3. Peak memory of a process that trains an epoch with 500 thousand items, evaluates it and writes its checkpoint.
+1. Training windows per second, compared with a plain implementation (`plain_famae.py`: windows padded to 32, PyTorch's
+   encoder, all positions in both layers, dense AdamW, windows in random order). Same data and settings; the two sides take
+   turns, step by step. Their losses on the same input are equal (tests/encode/test_famae.py).
+2. Time of a step with 25 thousand and 500 thousand items, in turn, with sampled negatives.
+3. Peak memory of a process that trains one epoch with 500 thousand items, evaluates it and writes its checkpoint.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from typing import Any
 import torch
 from plain_famae import PlainFamae
 
-from resid import Dataset
+from resid import Dataset, Runtime
 from resid.data import Batches, synthetic_shop
-from resid.encode import FAMAE, FamaeSettings
-from resid.encode.encoder import build_model
-from resid.train import make_optimizers
+from resid.encode import FAMAE, FamaeModel, FamaeSettings
+from resid.nn import item_and_fields
+from resid.train.optim import make_optimizers
 
-FIELDS = ["store", "categories"]  # five fields with the item-ID: a category path has three levels
+FIELDS = ["store", "categories"]  # five fields with the item ID: a category path has three levels
 HERE = Path(__file__).parent
 
 
@@ -40,12 +40,18 @@ def shop(users: int, items: int, interactions: int) -> Dataset:
     return Dataset.from_tables(made.interaction_table, made.item_table, FIELDS, k_core=1)
 
 
+def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
+    """Return the network with the initial weights of the seed."""
+    torch.manual_seed(settings.seed)
+    return FamaeModel(*item_and_fields(data), settings, data.settings.max_length)
+
+
 class Side:
-    """One way of training, a step at a time."""
+    """One of the implementations, trained step by step."""
 
     def __init__(self, model, optimizers, batches):
         self.model, self.optimizers, self.batches = model.train(), optimizers, self._forever(batches)
-        self.generator, self.seconds, self.windows = torch.Generator().manual_seed(0), [], 0
+        self.rng, self.seconds, self.windows = torch.Generator().manual_seed(0), [], 0
 
     @staticmethod
     def _forever(batches):
@@ -54,8 +60,8 @@ class Side:
 
     def step(self) -> None:
         begin = time.perf_counter()
-        batch = next(self.batches)  # making the batch is part of the step
-        self.model(batch, self.generator)["loss"].backward()
+        batch = next(self.batches)  # building the batch is part of the step
+        self.model(batch, self.rng)["loss"].backward()
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -100,7 +106,7 @@ def against_the_plain_way(data: Dataset, steps: int) -> dict[str, Any]:
 
 
 def as_the_catalogue_grows(shops: list[Dataset], steps: int) -> dict[str, Any]:
-    settings = FamaeSettings(full_softmax_up_to=4096)
+    settings = FamaeSettings(full_softmax_limit=4096)
     sides = {data.n_items: ours(data, settings, 1024) for data in shops}
     for _ in range(steps + 2):
         for side in sides.values():
@@ -123,8 +129,8 @@ def memory(data: Dataset) -> dict[str, Any]:
 
 def train_once(data: Path, out: Path) -> None:
     dataset = Dataset.load(data)
-    FAMAE(FamaeSettings(epochs=1, validation_windows=1_000)).fit(dataset, out).embed(dataset)
-    # Of this program alone: getrusage would count what the parent had in memory when it started it.
+    FAMAE(FamaeSettings(epochs=1, validation_windows=1_000)).fit(dataset, runtime=Runtime(folder=out)).embed(dataset)
+    # The peak of this program alone; getrusage would include the memory of the parent at the time of the fork.
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**20
     print(json.dumps({"items": dataset.n_items, "fields": 1 + len(dataset.field_names), "peak_gb": peak}))
@@ -134,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--parts", default="plain,growth,memory", help="which of the three to run")
+    parser.add_argument("--parts", default="plain,growth,memory", help="which of the three parts to run")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -147,7 +153,7 @@ def main() -> None:
     if "plain" in parts:
         data = Dataset.load(arguments.data) if arguments.data else shop(22_000, 12_000, 198_000)
         result["against the plain way"] = against_the_plain_way(data, arguments.steps)
-    # Most items of a shop are never sold; of these, 26 and 510 thousand are.
+    # Most items of a shop have no interactions; 26 and 510 thousand have some.
     large = shop(400_000, 1_600_000, 2_000_000)
     if "growth" in parts:
         result["as the catalogue grows"] = as_the_catalogue_grows(

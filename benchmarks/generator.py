@@ -1,15 +1,15 @@
-"""Training the generators: T5 against transformers' T5, and the one-pass generator against T5; one run.
+"""Training of the generators: T5 compared with `transformers`, and the one-pass generator compared with T5.
 
-    python benchmarks/generator.py                             # a synthetic shop; a few minutes
-    python benchmarks/generator.py --data runs/data/scientific # a Dataset of yours
+    python benchmarks/generator.py                        # a synthetic shop; a few minutes
+    python benchmarks/generator.py --data data/scientific # your own Dataset
 
 Writes benchmarks/generator.json.
 
-1. Samples per second of T5's training, here and by `transformers`' `T5ForConditionalGeneration` in a plain loop: the same
-   batches, the same size, steps of the two sides in turn, forward, backward and AdamW. The losses on equal weights are equal
-   (tests/generate/test_models.py). Also the share of a step that is matrix products, and so the ratio that a step with
-   nothing else would have.
-2. Seconds of an epoch, T5 over the one-pass generator: the same targets, the same IDs.
+1. Training samples per second of T5, compared with `T5ForConditionalGeneration` of `transformers` in a plain loop: the same
+   batches and the same size; the two sides take turns, each with forward, backward and AdamW. The losses with equal weights
+   are equal (tests/generate/test_models.py). Also the share of matrix products in a step, and the ratio that a step of
+   matrix products alone would reach.
+2. Seconds per epoch, T5 over the one-pass generator, with the same targets and IDs.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from resid.generate import OnePassGenerator, OnePassSettings, T5Generator, T5Set
 from resid.generate.exchange import to_transformers
 from resid.generate.t5 import T5Model
 from resid.quantize import SemanticIds
-from resid.quantize.tree import checked_branching
-from resid.train import make_optimizers
+from resid.quantize.cluster_tree import check_branching
+from resid.train.optim import make_optimizers
 
 BATCH = 256
 
 
 class Side:
-    """One way of training, a step at a time."""
+    """One of the implementations, trained step by step."""
 
     def __init__(self, loss, optimizers):
         self.loss, self.optimizers, self.seconds, self.samples = loss, optimizers, 0.0, 0
@@ -51,8 +51,8 @@ class Side:
 
 def ours(model, settings) -> Side:
     model.train()
-    generator = torch.Generator().manual_seed(0)
-    return Side(lambda batch: model(batch, generator)["loss"], make_optimizers(model, settings))
+    rng = torch.Generator().manual_seed(0)
+    return Side(lambda batch: model(batch, rng)["loss"], make_optimizers(model, settings))
 
 
 def theirs(model: T5Model, settings) -> Side:
@@ -81,12 +81,12 @@ def main() -> None:
     else:
         shop = synthetic_shop(users=8_000, items=4_000, interactions=60_000, seed=0)
         data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
-    first, second = checked_branching("auto", data.n_items)[:2]
+    first, second = check_branching("auto", data.n_items)[:2]
     leaf, last = np.arange(data.n_items) % (first * second), np.arange(data.n_items) // (first * second)
     ids = SemanticIds(np.column_stack([leaf // second, leaf % second, last]))
     codes = torch.from_numpy(ids.codes)
     settings = T5Settings()
-    model = T5Generator(settings)._network(codes, ids.sizes, None, data.settings.max_length - 1)
+    model = T5Generator(settings)._network(codes, ids.level_sizes, None, data.settings.max_length - 1)
     sides = {"ours": ours(model, settings), "transformers": theirs(model, settings)}
     batches = Batches(data.train, BATCH, seed=0)
     for number, batch in enumerate(batches):
@@ -101,7 +101,7 @@ def main() -> None:
     share = share_of_products(lambda: [sides["ours"].step(batches.batch(np.arange(BATCH))) for _ in range(5)])
     vectors = torch.from_numpy(np.random.default_rng(0).normal(size=(data.n_items, 128)).astype(np.float32))
     light = OnePassSettings()
-    one = OnePassGenerator(light)._network(codes, ids.sizes, vectors, data.settings.max_length - 1)
+    one = OnePassGenerator(light)._network(codes, ids.level_sizes, vectors, data.settings.max_length - 1)
     side = ours(one, light)
     for batch in SequenceBatches(data.train, light.batch_size, data.settings.max_length, count_targets=True, seed=0):
         side.step(batch)

@@ -1,4 +1,4 @@
-"""The command as a user types it, most of it in a process of its own."""
+"""The command line: preparation, stages, errors."""
 
 import gzip
 import json
@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -51,7 +50,7 @@ class TestCommands:
         pl.read_parquet(log).rename({"user": "who"}).write_csv(tmp_path / "log.csv")
         options = ["--fields", "store,categories", "--columns", "user=who", "--keep", "price", "--k-core", "4",
                    "--missing", "keep", "--min-interactions", "4", "--max-length", "9", "--path-levels", "2",
-                   "--no-qualify-paths", "--unlisted-items", "missing", "--add-unseen-targets", "--skip-bad-lines"]  # fmt: skip
+                   "--no-qualify-paths", "--unlisted-items", "missing", "--unseen-targets", "train", "--skip-bad-lines"]  # fmt: skip
         arguments = [
             "prepare",
             str(tmp_path / "log.csv"),
@@ -66,11 +65,7 @@ class TestCommands:
         assert settings.fields == ("store", "categories")
         assert (settings.keep, settings.k_core, settings.missing) == (("price",), 4, "keep")
         assert (settings.min_interactions, settings.max_length, settings.path_levels) == (4, 9, 2)
-        assert (settings.qualify_paths, settings.unlisted_items, settings.add_unseen_targets) == (
-            False,
-            "missing",
-            True,
-        )
+        assert (settings.qualify_paths, settings.unlisted_items, settings.unseen_targets) == (False, "missing", "train")
         facts = json.loads(capsys.readouterr().out)
         assert facts["fingerprint"] == Dataset.load(tmp_path / "data").fingerprint
 
@@ -100,7 +95,7 @@ class TestCommands:
         rows = re.findall(r"│ (popularity|co-occurrence|ReSID) +│ ([0-9.]+) │ ([0-9.]+) │ ([0-9.]+) │", shown)
         recall = {name: float(value) for name, _, value, _ in rows}
         assert recall["popularity"] < recall["co-occurrence"] < recall["ReSID"]
-        assert shown.count("← what came next") == 2
+        assert shown.count("← the next item") == 2
         command = re.search(r"resid (recommend demo-shop/run --history \S+ -k 5)", shown)[1]  # what it says to try
         assert main([*command.split(), "--json"]) == 0
         assert len(json.loads(capsys.readouterr().out)["items"]) == 5
@@ -129,114 +124,117 @@ class TestBadInput:
         assert match in errors[0]
 
     def test_encode(self, prepared, tmp_path, capsys):
-        arguments = ("encode", prepared, "--out", tmp_path / "run", "--epochs", 1)
-        self.refused(
-            capsys,
-            "there is no setting 'wide' (did you mean 'width'?); there are epochs",
-            *arguments,
-            "--set",
-            "wide=3",
-        )
-        self.refused(capsys, "--set: 'width' is not of the form name=value", *arguments, "--set", "width")
-        self.refused(capsys, "the setting 'dropout' cannot be '2'", *arguments, "--set", "dropout=2")
-        self.refused(capsys, "must be a multiple of the heads", *arguments, "--set", "width=30")
-        self.refused(capsys, "there is no tracker 'excel'", *arguments, "--track", "excel")
-        self.refused(capsys, "this is a Dataset; choose another folder", "encode", prepared, "--out", prepared)
+        arguments = ("encode", prepared, "--out", tmp_path / "run", "--set", "encoder.epochs=1")
+        for change, message in (
+            (
+                "encoder.wide=3",
+                "[encoder] there is no setting 'wide' (did you mean 'width'?); available settings: epochs",
+            ),
+            ("width", "--set: 'width' does not have the form name=value"),
+            ("encoder.dropout=2", "[encoder] invalid value '2' for 'dropout'"),
+            ("encoder.width=30", "[encoder] width=30 must be a multiple of heads=4"),
+            ("encoder.hidden=30", "[encoder] the setting 'hidden' is now called 'ffn_width'"),
+        ):
+            self.refused(capsys, message, *arguments, "--set", change)
+        self.refused(capsys, "is a Dataset; choose another folder", "encode", prepared, "--out", prepared)
         self.refused(capsys, "not a Dataset", "encode", tmp_path, "--out", tmp_path / "run")
-        small = ("--set", "width=16", "--set", "hidden=16")
-        assert main([*map(str, arguments), *small]) == 0
-        capsys.readouterr()
-        self.refused(capsys, "a run of another configuration", *arguments, *small, "--seed", 1)
+        assert not (tmp_path / "run").exists()
+        self.refused(capsys, "there is no tracker 'excel'", *arguments, "--track", "excel")
 
-    def test_quantize_and_inspect(self, prepared, shop, tmp_path, capsys):
-        run, ids = tmp_path / "run", tmp_path / "ids.parquet"
-        small = ("--epochs", 1, "--set", "width=16", "--set", "hidden=16")
-        assert main([*map(str, ("encode", prepared, "--out", run, *small))]) == 0
+    def test_quantize_generate_and_inspect(self, prepared, shop, tmp_path, capsys):
+        run, ids, vectors = tmp_path / "run", tmp_path / "ids.parquet", tmp_path / "vectors"
+        small = [f"--set=encoder.{change}" for change in ("epochs=1", "width=16", "ffn_width=16")]
+        assert main([*map(str, ("encode", prepared, "--out", run, "--embeddings", vectors)), *small]) == 0
         capsys.readouterr()
-        vectors = run / "embeddings"
-        arguments = ("quantize", prepared, vectors, "--out", ids)
-        self.refused(capsys, "--branching: 'a,b' must be numbers", *arguments, "--branching", "a,b")
-        self.refused(capsys, "branching=(99, 99) makes 9,801 leaves", *arguments, "--branching", "99,99")
-        self.refused(capsys, "have one size, not (3, 4)", *arguments, "--method", "rq-kmeans", "--branching", "3,4")
-        self.refused(capsys, "this is a folder; name a file", "quantize", prepared, vectors, "--out", tmp_path)
-        self.refused(capsys, "no whole embeddings are here", "quantize", prepared, prepared, "--out", ids)
-        self.refused(capsys, "the setting 'seed' cannot be -1", *arguments, "--seed", "-1")
-        self.refused(capsys, "--branching: '' must be numbers", *arguments, "--branching=")
-        self.refused(
-            capsys, "holds no semantic IDs; choose another name", *arguments[:3], "--out", vectors / "vectors.npy"
-        )
-        self.refused(capsys, "nothing can be written there", *arguments[:3], "--out", "/proc/x/ids.parquet")
+        arguments = ("quantize", prepared, "--out", run, *small)
+        for change, message in (
+            ("quantizer.branching=a,b", "[quantizer] invalid value 'a' for 'branching'"),
+            ("quantizer.branching=99,99", "[quantizer] branching=(99, 99) has 9,801 leaves"),
+            ("quantizer.kind=kmeans", "[quantizer] needs a kind, one of gaoq, hierarchical, rq-kmeans, rq-vae"),
+            ("quantizer.seed=-1", "[quantizer] invalid value '-1' for 'seed'"),
+        ):
+            self.refused(capsys, message, *arguments, "--set", change)
+        self.refused(capsys, "name a file that ends with .parquet", *arguments, "--ids", tmp_path)
+        self.refused(capsys, "there are no valid item embeddings here", *arguments, "--embeddings", prepared)
         self.refused(capsys, "there is no such file", "inspect", ids)
-        self.refused(capsys, "no semantic IDs are here", "inspect", vectors / "vectors.npy")
-        assert not ids.exists()
+        self.refused(capsys, "has no valid semantic IDs", "inspect", vectors / "weights.safetensors")
+        self.refused(capsys, "this run has no semantic IDs yet", "inspect", run)
         other = tmp_path / "other"
         synthetic = synthetic_shop(users=100, items=40, interactions=900, seed=5)
         Dataset.from_tables(synthetic.interaction_table, synthetic.item_table, ["store"]).save(other)
-        self.refused(capsys, "embeddings of another Dataset", "quantize", other, vectors, "--out", ids)
+        self.refused(
+            capsys, "embeddings of another Dataset", "quantize", other, "--out", tmp_path / "x", "--embeddings", vectors
+        )
+        self.refused(capsys, "this is a run on another Dataset", "quantize", other, "--out", run)
 
-        assert main([*map(str, arguments), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        assert main([*map(str, arguments), "--ids", str(ids), "--json"]) == 0
+        captured = capsys.readouterr()
+        assert "Encoder: reusing famae" in captured.err  # what 'resid encode' fitted
+        found = json.loads(captured.out)
         assert found["unique"] == 1
         assert [level["level"] for level in found["levels"]] == [1, 2, 3]
-        items = pl.read_parquet(ids)["item"].to_list()
-        assert items == Dataset.load(prepared).item_ids.to_list()
-        assert main(["inspect", str(ids), "--embeddings", str(vectors), "--data", str(prepared), "--json"]) == 0
-        again = json.loads(capsys.readouterr().out)
-        assert again["levels"] == found["levels"]
+        assert pl.read_parquet(ids)["item"].to_list() == Dataset.load(prepared).item_ids.to_list()
+        for source in ((ids, "--embeddings", vectors, "--data", prepared), (run,)):
+            assert main(["inspect", *map(str, source), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["levels"] == found["levels"]
         assert main(["inspect", str(ids)]) == 0
         shown = capsys.readouterr().out
         assert "entropy given the prefix" in shown
-        assert "overlap" not in shown
+        assert "target's code" not in shown
         self.refused(capsys, "IDs of other items", "inspect", ids, "--data", other)
-        assert main([*map(str, ("encode", prepared, "--out", tmp_path / "run2", *small, "--seed", 1))]) == 0
-        capsys.readouterr()
-        self.refused(
-            capsys, "made of other embeddings", "inspect", ids, "--embeddings", tmp_path / "run2"
-        )  # the run's folder
-        tiny = ("--set", "width=16", "--set", "hidden=16", "--set", "layers=1", "--set", "epochs=1")
-        for model, options in (("onepass", ("--embeddings", run)), ("t5", ())):
-            command = ("generate", prepared, ids, "--out", tmp_path / model, "--model", model, *options, *tiny)
-            assert main([*map(str, command), "--json"]) == 0
-            found = json.loads(capsys.readouterr().out)
-            assert found["reads"] == (["codes", "vectors", "items"] if model == "onepass" else ["codes"])
-            low, high = found["test"]["intervals"]["recall@10"]
-            assert low <= found["test"]["recall@10"] <= high
-            assert main([*map(str, command)]) == 0  # finished already
-            assert "Whole catalogue, seen items kept" in capsys.readouterr().out
-            self.refused(capsys, "another configuration, 'dropout' was", *command, "--set", "dropout=0.5")
-            assert main(["evaluate", str(tmp_path / model), "--json"]) == 0
-            assert json.loads(capsys.readouterr().out)["seen_kept"]["recall@10"] == found["test"]["recall@10"]
-            assert found["writes"] == (["codes", "vectors"] if model == "onepass" else ["codes"])
-            self.refused(capsys, "a single stage was trained here", "fit", prepared, "--out", tmp_path / model)
-            assert main(["inspect", str(tmp_path / model), "--json"]) == 0
-            assert json.loads(capsys.readouterr().out)["items"] == len(items)
-        (tmp_path / "mine" / "training").mkdir(parents=True)
-        (tmp_path / "mine" / "training" / "log.csv").write_text("a")
-        for command_ in ("encode", "generate"):
-            inputs = (prepared, ids) if command_ == "generate" else (prepared,)
-            self.refused(
-                capsys, "not a folder that resid wrote (it has log.csv)", command_, *inputs, "--out", tmp_path / "mine"
+
+        tiny = [f"--set=generator.{change}" for change in ("width=16", "ffn_width=16", "layers=1", "epochs=1")]
+        for kind in ("onepass", "t5"):
+            own = tmp_path / kind
+            command = (
+                "generate",
+                prepared,
+                ids,
+                "--out",
+                own,
+                "--embeddings",
+                vectors,
+                "--set",
+                f"generator.kind={kind}",
             )
+            assert main([*map(str, command), *tiny, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["epochs"] == 1
+            assert main([*map(str, command), *tiny]) == 0
+            assert f"Generator: reusing {kind}" in capsys.readouterr().err
+            assert main(["evaluate", str(own), "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["decoding"] == "beam"
         again = tmp_path / "again"
         Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"]).save(again)
-        self.refused(capsys, "IDs were made for another Dataset", "generate", again, ids, "--out", tmp_path / "x")
-        self.refused(capsys, "there is no setting 'wide'", *command, "--set", "wide=3")
+        self.refused(capsys, "these IDs belong to another Dataset", "generate", again, ids, "--out", tmp_path / "x")
         self.refused(capsys, "IDs of other items", "generate", other, ids, "--out", tmp_path / "x")
-        altered = np.load(vectors / "vectors.npy")
-        np.save(vectors / "vectors.npy", altered[::-1])
-        self.refused(capsys, "not what its checksum says", *arguments)
-        np.save(vectors / "vectors.npy", altered)
-        for method in ("hierarchical", "rq-kmeans"):
-            options = ("--method", method, "--branching", "9", "--seed", "1")
-            assert main([*map(str, arguments), *options]) == 0
-            shown = capsys.readouterr().out.replace("\n", " ")
-            assert "100.0% of the items alone" in shown
-            assert ("Before the last level" in shown) == (method == "rq-kmeans")
+        content = (vectors / "weights.safetensors").read_bytes()
+        (vectors / "weights.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        self.refused(capsys, "weights.safetensors: missing or altered", *arguments, "--embeddings", vectors)
+        assert (
+            main([*map(str, arguments), "--set", "quantizer.kind=rq-kmeans", "--set", "quantizer.codebook_size=9"]) == 0
+        )
+        shown = capsys.readouterr().out.replace("\n", " ")
+        assert "100.0% of the items with a unique ID" in shown
+        assert "Before deduplication" in shown
+
+    def test_fit_finds_the_stages_of_single_commands(self, prepared, tmp_path, capsys):
+        """And single commands find those of fit: all stand on the same primitive."""
+        tiny = [f"--set={s}.{c}" for s in ("encoder", "generator") for c in ("epochs=1", "width=16", "ffn_width=16")]
+        for first, then in (("quantize", "fit"), ("fit", "quantize")):
+            run = str(tmp_path / first)
+            assert main([first, str(prepared), "--out", run, *tiny]) == 0
+            capsys.readouterr()
+            assert main([then, str(prepared), "--out", run, *tiny]) == 0
+            said = capsys.readouterr().err
+            assert "Encoder: reusing famae" in said
+            assert "Quantizer: reusing gaoq" in said
+            assert main(["encode", str(prepared), "--out", run, *tiny]) == 0
+            assert "Encoder: reusing famae" in capsys.readouterr().err
 
     def test_bad_table(self, tables, tmp_path, capsys):
         pl.read_parquet(tables[0]).with_columns(user=pl.lit(None, pl.String)).write_csv(tmp_path / "[log].csv")
         out = tmp_path / "data"
-        self.refused(capsys, "[log].csv, column 'user': missing in 3,000 rows, first in rows 1, 2, 3",
+        self.refused(capsys, "[log].csv, column 'user': missing value in 3,000 rows, first in rows 1, 2, 3",
                      "prepare", tmp_path / "[log].csv", tables[1], "--fields", "store", "--out", out)  # fmt: skip
         assert not out.exists()
         assert sorted(os.listdir(tmp_path)) == ["[log].csv", "items.parquet", "log.parquet"]
@@ -247,15 +245,15 @@ class TestBadInput:
         out = tmp_path / "data"
         self.refused(capsys, "line 37: not a JSON object", "prepare", path, "--out", out)
         assert main(["prepare", str(path), "--out", str(out), "--skip-bad-lines"]) == 0
-        assert "Bad lines, skipped: 1" in capsys.readouterr().out
+        assert "Invalid lines (skipped): 1" in capsys.readouterr().out
 
     def test_foreign_folder(self, tables, tmp_path, capsys):
-        self.refused(capsys, "exists and is not a folder that resid wrote",
+        self.refused(capsys, "the folder exists and was not written by resid",
                      "prepare", *tables, "--fields", "store", "--out", tmp_path)  # fmt: skip
 
     def test_amazon(self, tmp_path, capsys):
         out = ("--out", tmp_path / "data")
-        self.refused(capsys, "'amazon-1999' is not known", "prepare", "amazon-1999", "Books", *out)
+        self.refused(capsys, "unknown data set 'amazon-1999'", "prepare", "amazon-1999", "Books", *out)
         self.refused(capsys, "name the category", "prepare", "amazon-2023", *out)
         self.refused(capsys, "there is no Books.csv.gz", "prepare", "amazon-2023", "Books", "--raw", tmp_path, *out)
         self.refused(capsys, "cannot be reached", "download", "amazon-2023", "Books", "--raw", tmp_path,
@@ -272,13 +270,15 @@ class TestBadInput:
         )
 
     def test_the_operating_system_objects(self, tables, tmp_path, capsys):
-        self.refused(capsys, "this is a file", "prepare", *tables, "--fields", "store", "--out", tables[0] / "data")
+        self.refused(
+            capsys, "is a file, so the folder", "prepare", *tables, "--fields", "store", "--out", tables[0] / "data"
+        )
         self.refused(capsys, "log.parquet: this is a file", "download", "amazon-2023", "Books", "--raw", tables[0])
 
     def test_usage(self, tmp_path, capsys):
         self.refused(capsys, "--out is missing", "prepare", "log.csv")
         self.refused(
-            capsys, "--columns: 'user' is not of the form", "prepare", "log.csv", "--columns", "user", "--out", "x"
+            capsys, "--columns: 'user' does not have the form", "prepare", "log.csv", "--columns", "user", "--out", "x"
         )
         self.refused(capsys, "not a Dataset", "info", tmp_path)
 

@@ -14,22 +14,33 @@ RESID = Path(sys.executable).with_name("resid")
 
 
 class TestEncode:
-    def test_it_continues_and_says_what_it_found(self, prepared, tmp_path, capsys):
-        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "width=16", "--set", "hidden=16"]
-        assert main([*arguments, "--epochs", "2", "--json"]) == 0
+    def test_a_second_call_reuses_the_encoder(self, prepared, tmp_path, capsys):
+        changes = [f"--set=encoder.{change}" for change in ("width=16", "ffn_width=16", "epochs=2")]
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), *changes]
+        assert main([*arguments, "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         assert facts["epochs"] == 2
         assert facts["settings"]["width"] == 16
         assert set(facts["test"]["metric1"]) == {"recall@5", "recall@10", "ndcg@5", "ndcg@10"}
-        written = (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns
-        assert main([*arguments, "--epochs", "2"]) == 0
-        assert "item-ID masked" in capsys.readouterr().out
-        assert (tmp_path / "training" / "checkpoint.safetensors").stat().st_mtime_ns == written
+        written = (Path(facts["folder"]) / "training" / "checkpoint.safetensors").stat().st_mtime_ns
+        assert main(arguments) == 0
+        assert "item ID masked" in capsys.readouterr().out
+        assert (Path(facts["folder"]) / "training" / "checkpoint.safetensors").stat().st_mtime_ns == written
 
-    def test_a_loss_that_explodes(self, prepared, tmp_path, capsys):
-        arguments = ["encode", str(prepared), "--out", str(tmp_path), "--set", "learning_rate=1e30", "--epochs", "2"]
-        assert main(arguments) == 3
-        assert "Error: step 2, epoch 1: 'loss." in capsys.readouterr().err.replace("\n", " ")
+    def test_training_that_diverges(self, prepared, tmp_path, capsys):
+        changes = ["--set=encoder.learning_rate=1e30", "--set=encoder.epochs=2"]
+        assert main(["encode", str(prepared), "--out", str(tmp_path), *changes]) == 3
+        said = capsys.readouterr().err.replace("\n", " ")
+        assert "Error: step 2, epoch 1: 'loss." in said
+        assert "lower learning_rate or set max_grad_norm" in said
+
+    def test_an_encoder_without_metrics(self, prepared, tmp_path, capsys):
+        changes = ["--set=encoder.kind=sasrec", "--set=encoder.width=16", "--set=encoder.epochs=1"]
+        arguments = ["encode", str(prepared), "--out", str(tmp_path), *changes]
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["kind"] == "sasrec"
+        assert main(arguments) == 0
+        assert "Wrote" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +48,9 @@ def fitted(prepared, tmp_path_factory):
     """A run of tiny parts, made in the shell."""
     folder = tmp_path_factory.mktemp("fitted") / "run"
     tiny = [
-        f"--set={stage}.{name}" for stage in ("encoder", "generator") for name in ("width=16", "hidden=16", "epochs=1")
+        f"--set={stage}.{name}"
+        for stage in ("encoder", "generator")
+        for name in ("width=16", "ffn_width=16", "epochs=1")
     ]
     assert main(["fit", str(prepared), "--out", str(folder), *tiny, "--seed", "1"]) == 0
     return folder
@@ -56,14 +69,14 @@ class TestRun:
     def test_evaluate(self, fitted, prepared, tmp_path, capsys):
         assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
         shown = capsys.readouterr().out
-        for text in ("R@3", "N@7", "seen items", "dropped", "history 6–10", "among free beams"):
+        for text in ("R@3", "N@7", "seen items", "dropped", "history 6–10", "Free beams"):
             assert text in shown
-        figures = json.loads((fitted / "evaluation" / "test.json").read_text())
+        metrics = json.loads((fitted / "evaluation" / "test.json").read_text())
         ranks = pl.read_parquet(fitted / "evaluation" / "test.parquet")
-        assert len(ranks) == figures["users"] == Dataset.load(prepared).n_users
-        assert figures["seen_kept"]["recall@7"] == pytest.approx(ranks["rank"].is_not_null().mean())
-        low, high = figures["seen_kept"]["intervals"]["recall@7"]
-        assert low < figures["seen_kept"]["recall@7"] < high
+        assert len(ranks) == metrics["users"] == Dataset.load(prepared).n_users
+        assert metrics["seen_kept"]["recall@7"] == pytest.approx(ranks["rank"].is_not_null().mean())
+        low, high = metrics["seen_kept"]["intervals"]["recall@7"]
+        assert low < metrics["seen_kept"]["recall@7"] < high
         for decoding in ("exact", "free"):
             arguments = ["evaluate", str(fitted / "model"), "--data", str(prepared), "--split", "validation"]
             assert main([*arguments, "--decoding", decoding, "--out", str(tmp_path), "--json"]) == 0
@@ -149,39 +162,44 @@ class TestRun:
     @pytest.mark.parametrize(
         ("command", "message"),
         [
-            ("recommend {run} --history a -k 0", "k must be a whole number from 1 to"),
+            ("recommend {run} --history a -k 0", "k must be an integer from 1 to"),
             (
                 "recommend {run} --histories x.csv --out x.csv",
-                "--out x.csv: give the name of a file that ends with .parquet",
+                "--out x.csv: name a file that ends with .parquet",
             ),
-            ("evaluate {run} --out {data}/items.parquet/x", "items.parquet: this is a file, so"),
+            ("evaluate {run} --out {data}/items.parquet/x", "items.parquet is a file, so"),
             (
                 "recommend {run} --histories x.csv --out {data}/items.parquet/x.parquet",
-                "items.parquet: this is a file, so",
+                "items.parquet is a file, so",
             ),
-            ("evaluate {run} --cutoffs 5,5000", "a cutoff is a whole number from 1 to"),
+            ("evaluate {run} --cutoffs 5,5000", "a cutoff must be an integer from 1 to"),
             ("evaluate nowhere", "nowhere: there is no such folder"),
-            ("encode {data} --out {run}", "this exists and is not a folder that resid wrote"),
-            ("generate {data} x.parquet --out {run}", "this exists and is not a folder that resid wrote"),
-            ("fit {data} --out x --set encoder.kind=sasrec", "'encoder.kind' is changed in a file: print the recipe"),
-            ("fit {data} --out x --recipe popularity --set recommender.epochs=2", "no setting 'epochs', nor any other"),
-            ("evaluate {run} --out {data}", "this is a Dataset; name another folder for the figures"),
+            ("generate {data} x.parquet --out {run}", "x.parquet: there is no such file"),
+            ("fit {data} --out x --set encoder.kind=bert", "[encoder] needs a kind, one of bert4rec, famae, sasrec"),
+            (
+                "fit {data} --out x --recipe popularity --set recommender.epochs=2",
+                "there is no setting 'epochs', and there are no others",
+            ),
+            ("evaluate {run} --out {data}", "is a Dataset; choose another folder for the metrics"),
             (
                 "fit {data} --out x --set quantizer.branching=100,100",
-                "[quantizer] branching=(100, 100) makes 10,000 leaves",
+                "[quantizer] branching=(100, 100) has 10,000 leaves",
             ),
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
-            ("recommend {run} --history a --user ana", "--user ana: a OnePassGenerator knows no users; leave it out"),
-            ("recommend {run} --histories x.csv --user ana", "--user goes with --history"),
-            ("recommend {run} --histories x.csv", "--histories and --out, the Parquet file to write, go together"),
-            ("recommend {run} --history a --out x", "--histories and --out, the Parquet file to write, go together"),
+            (
+                "recommend {run} --history a --user ana",
+                "--user ana: a OnePassGenerator has no user embeddings; leave it out",
+            ),
+            ("recommend {run} --histories x.csv --user ana", "--user needs --history"),
+            ("recommend {run} --histories x.csv", "--histories needs --out, the Parquet file to write"),
+            ("recommend {run} --history a --out x", "--histories needs --out, the Parquet file to write"),
             ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
             ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
-            ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be whole numbers from 1"),
-            ("evaluate {run}/model", "it is not known to which Dataset this was fitted; give it with --data"),
-            ("evaluate {data}", "no model is here"),
-            ("inspect {data}", "there are no semantic IDs here, this is not the folder of a run"),
-            ("fit {data} --out {data}", "this exists and is not a run (it has dataset.json)"),
+            ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be positive integers"),
+            ("evaluate {run}/model", "the Dataset of this model is unknown; give it with --data"),
+            ("evaluate {data}", "there is no model here"),
+            ("inspect {data}", "there is no model here"),
+            ("fit {data} --out {data}", "is a Dataset; choose another folder"),
             ("fit {data} --out x --set encoder.epoch=1", "did you mean 'epochs'?"),
             ("fit {data} --out x --recipe resit", "did you mean 'resid'?"),
             ("encode {data} --out x --recipe popularity", "the recipe 'popularity' has no encoder"),
@@ -198,6 +216,6 @@ class TestRun:
         assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
         assert "decoding" not in json.loads(capsys.readouterr().out.splitlines()[-1])
         assert main(["evaluate", str(tmp_path / "run"), "--decoding", "exact"]) == 2
-        assert "is no generator, it always ranks all items" in capsys.readouterr().err
+        assert "a CoOccurrence has no decoding 'exact'; only generators decode" in capsys.readouterr().err
         assert main(["recommend", str(tmp_path / "run"), "--history", "a", "--decoding", "free"]) == 2
-        assert "--decoding free: a CoOccurrence is no generator" in capsys.readouterr().err
+        assert "a CoOccurrence has no decoding 'free'" in capsys.readouterr().err

@@ -1,13 +1,16 @@
-"""Bundles: whole or refused, and never code."""
+"""Artifacts: complete or refused, and never code."""
 
+import hashlib
 import json
 import pickle
 
+import numpy as np
+import polars as pl
 import pytest
 
 import resid
 from resid import InputError
-from resid.core.artifact import _digest
+from resid.core.artifact import Artifact, _digest, read_artifact, write_artifact
 from resid.sequential import CoOccurrence
 from tests.recommend.contract import walks
 
@@ -19,23 +22,45 @@ def saved(tmp_path):
 
 
 def _manifest(folder, **changes):
-    """Change a manifest as somebody would who knows how it is made."""
+    """Change a manifest, with a valid checksum."""
     path = folder / "manifest.json"
     content = json.loads(path.read_text()) | changes
     del content["sha256"]
     path.write_text(json.dumps(content | {"sha256": _digest(content)}))
 
 
-def test_it_is_whole(saved):
-    assert len({path.stat().st_mode & 0o777 for path in saved.iterdir()}) == 1  # who may read one file may read all
+def _facts(folder, **changes):
+    """Change the facts of a manifest, with a valid checksum."""
+    facts = json.loads((folder / "manifest.json").read_text())["facts"]
+    _manifest(folder, facts=facts | changes)
+
+
+def test_files(saved):
+    assert len({path.stat().st_mode & 0o777 for path in saved.iterdir()}) == 1  # all files have the same permissions
     assert sorted(path.name for path in saved.iterdir()) == ["items.parquet", "manifest.json", "weights.safetensors"]
-    (saved / ".DS_Store").touch()  # what is hidden is not read
+    (saved / ".DS_Store").touch()  # hidden files are not read
     assert isinstance(resid.load(saved), CoOccurrence)
+
+
+def test_round_trip_with_nested_parts(tmp_path):
+    inner = Artifact("encoder", "inner", 3, facts={"a": [1, None]}, arrays={"x": np.arange(6).reshape(2, 3)})
+    middle = Artifact("quantizer", "middle", 1, parts={"encoder": inner}, arrays={"y": np.ones((2, 2), np.float32).T})
+    outer = Artifact("generator", "outer", 2, tables={"t": pl.DataFrame({"i": ["a"]})}, parts={"quantizer": middle})
+    write_artifact(tmp_path / "artifact", outer)
+    found = read_artifact(tmp_path / "artifact")
+    assert (found.stage, found.kind, found.version) == ("generator", "outer", 2)
+    assert found.tables["t"].equals(outer.tables["t"])
+    again = found.parts["quantizer"].parts["encoder"]
+    assert (again.stage, again.kind, again.version, again.facts) == ("encoder", "inner", 3, {"a": [1, None]})
+    assert np.array_equal(again.arrays["x"], inner.arrays["x"])
+    assert np.array_equal(found.parts["quantizer"].arrays["y"], middle.arrays["y"])
+    write_artifact(tmp_path / "artifact", inner)  # replaces the folder with its nested parts
+    assert sorted(path.name for path in (tmp_path / "artifact").iterdir()) == ["manifest.json", "weights.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["items.parquet", "weights.safetensors"])
 @pytest.mark.parametrize("fault", ["missing", "altered", "truncated"])
-def test_a_file_that_is_not_what_it_was(saved, name, fault):
+def test_altered_file(saved, name, fault):
     path = saved / name
     content = path.read_bytes()
     if fault == "missing":
@@ -46,21 +71,35 @@ def test_a_file_that_is_not_what_it_was(saved, name, fault):
         resid.load(saved)
 
 
-def test_nothing_is_there(tmp_path, saved):
+def test_every_flipped_byte_is_refused(saved):
+    for path in sorted(saved.iterdir()):
+        content = path.read_bytes()
+        for place in np.random.default_rng(0).choice(len(content), min(len(content), 100), replace=False):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(InputError):
+                resid.load(saved)
+        path.write_bytes(content)
+    resid.load(saved)
+
+
+def test_missing_model(tmp_path, saved):
     with pytest.raises(InputError, match="there is no such folder"):
         resid.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"no model is here, there is no manifest\.json"):
+    with pytest.raises(InputError, match=r"there is no model here, manifest\.json is missing; create one with 'resid fit'"):
         resid.load(tmp_path.parent)
-    with pytest.raises(InputError, match="a path is needed, not 5"):
-        resid.load(5)
+    for load in (resid.load, CoOccurrence.load):
+        with pytest.raises(InputError, match="expected a path, got 5"):
+            load(5)
     (saved / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"manifest\.json: damaged"):
         resid.load(saved)
 
 
-def test_a_manifest_that_was_altered(saved):
+def test_altered_manifest(saved):
     path = saved / "manifest.json"
-    path.write_text(path.read_text().replace('"max_history": 31', '"max_history": 3'))
+    text = path.read_text()
+    assert '"max_length": 32' in text
+    path.write_text(text.replace('"max_length": 32', '"max_length": 3'))
     with pytest.raises(InputError, match=r"manifest\.json: altered; copy or save the model again"):
         resid.load(saved)
 
@@ -68,30 +107,49 @@ def test_a_manifest_that_was_altered(saved):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2 is not known here, 1 is; update resid"),
-        ({"kind": "oracle"}, "a model of the kind 'oracle' is not known here; update resid"),
-        ({"settings": {"last": 0}}, "the setting 'last' cannot be 0"),
-        ({"files": {"../items.parquet": {"sha256": ""}, "weights.safetensors": {"sha256": ""}}}, "cannot carry code"),
+        ({"format": 3}, "format 3 is not supported, this version reads 2; update resid"),
+        ({"format": 1}, "format 1 is not supported, this version reads 2; update resid or fit again"),
+        ({"kind": "oracle"}, "the recommender 'oracle' is not known to this version of resid; update it"),
+        ({"stage": "oracle"}, "there is no stage 'oracle'; available stages: encoder, quantizer, generator, recommender"),
+        ({"version": 99}, "version 99 of a CoOccurrence is not supported, this version of resid reads up to 1; update"),
+        (
+            {"files": {"../items.parquet": {"sha256": ""}, "weights.safetensors": {"sha256": ""}}},
+            "cannot contain code",
+        ),
         ({"files": {"items.parquet": {"sha256": ""}}}, r"manifest\.json: altered"),
-        ({"max_history": "long"}, "parts of the model do not fit each other"),
+        ({"parts": ["encoder"]}, r"manifest\.json: altered"),
+        ({"parts": {"../other": ""}}, r"manifest\.json: altered"),
+        ({"facts": {}}, "the files of the model do not match"),
     ],
 )
-def test_a_manifest_that_cannot_be_used(saved, changes, message):
+def test_invalid_manifest(saved, changes, message):
     _manifest(saved, **changes)
     with pytest.raises(InputError, match=message):
         resid.load(saved)
 
 
-@pytest.mark.parametrize("name", ["weights.pkl", "model.pt", "extra.bin"])
-def test_a_pickle_is_refused(saved, name):
-    (saved / name).write_bytes(pickle.dumps({"a": 1}))
-    with pytest.raises(InputError, match=f"{name}: a model consists of .* which cannot carry code"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"settings": {"n_recent": 0}}, "invalid value 0 for 'n_recent': Input should be greater than or equal to 1"),
+        ({"settings": {"last": 5}}, "the setting 'last' is now called 'n_recent'"),
+        ({"catalogue": "long"}, "the files of the model do not match"),
+    ],
+)
+def test_invalid_facts(saved, changes, message):
+    _facts(saved, **changes)
+    with pytest.raises(InputError, match=message):
         resid.load(saved)
 
 
-def test_a_pickle_under_another_name_is_not_read(saved):
-    import hashlib
+@pytest.mark.parametrize("name", ["weights.pkl", "model.pt", "extra.bin"])
+def test_pickle_is_refused(saved, name):
+    (saved / name).write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(InputError, match=f"{name}: a model consists of .* which cannot contain code"):
+        resid.load(saved)
 
+
+def test_pickle_under_another_name_is_not_read(saved):
     content = pickle.dumps({"a": 1})
     (saved / "weights.safetensors").write_bytes(content)
     files = json.loads((saved / "manifest.json").read_text())["files"]
@@ -101,11 +159,16 @@ def test_a_pickle_under_another_name_is_not_read(saved):
         resid.load(saved)
 
 
-def test_it_does_not_write_over_something_else(saved, tmp_path):
+def test_foreign_folder_is_not_overwritten(saved, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     model = resid.load(saved)
-    with pytest.raises(InputError, match="not a folder that resid wrote"):
+    with pytest.raises(InputError, match=r"was not written by resid \(it contains thesis\.txt\)"):
         model.save(tmp_path / "mine")
-    model.save(saved)  # over a model it does
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    (saved / "notes.txt").write_text("mine")  # also in a folder that has a model
+    with pytest.raises(InputError, match=r"it contains notes\.txt"):
+        model.save(saved)
+    (saved / "notes.txt").unlink()
+    model.save(saved)  # a model is replaced
     resid.load(saved)

@@ -245,7 +245,7 @@ class RecommenderContract:
         assert json.loads(printed.stdout) == [items.tolist(), scores.tobytes().hex()]
         again = type(model).load(tmp_path / "elsewhere" / "copy")
         assert again.settings == model.settings
-        assert (again.history_, again.best_epoch_) == (model.history_, model.best_epoch_)
+        assert (list(again.history_), again.best_epoch_) == (list(model.history_), model.best_epoch_)
 
     def test_another_dataset_is_refused(self, model, data):
         other = Dataset.from_tables(

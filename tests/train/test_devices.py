@@ -1,9 +1,9 @@
-"""Several processes under torchrun, mixed precision, and what there is not."""
+"""Several processes under torchrun, mixed precision, and devices that do not exist."""
 
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +11,13 @@ import torch
 from resid import InputError
 from resid.data import Batches
 from resid.train import open_fabric
-from resid.train.checkpoint import load_checkpoint
-from tests.train.toy import SETTINGS, data, run
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.train.toy import ROOT, SETTINGS, data, run, run_phases, run_sequences, sequence_batches, weights_in
 
 
-def torchrun(folder, processes):
+def torchrun(folder, processes, *words):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
-        [*command, "-m", "tests.train.toy", str(folder), "plain"],
+        [*command, "-m", "tests.train.toy", str(folder), "plain", *words],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -34,11 +31,40 @@ def test_two_processes_train_the_same_model_as_one(tmp_path):
     finished = torchrun(tmp_path / "two", 2)
     assert finished.returncode == 0, finished.stderr
     alone, history = run(tmp_path / "one", plain=True, evaluate=lambda: {"score": 0.0})
-    together, _ = load_checkpoint(tmp_path / "two" / "best.safetensors")
-    for name, tensor in alone.state_dict().items():
+    same_weights(tmp_path / "two", alone)
+    assert len(losses(tmp_path / "two")) == len(history) == SETTINGS.epochs  # one process writes
+    assert losses(tmp_path / "two") == pytest.approx([record["loss"] for record in history], rel=1e-5)
+
+
+def same_weights(folder, model):
+    together = weights_in(folder / "best.safetensors")
+    for name, tensor in model.state_dict().items():
         torch.testing.assert_close(together[name], tensor, atol=1e-4, rtol=1e-3)
-    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == len(history) == SETTINGS.epochs  # one process writes
+
+
+def losses(folder):
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_weigh_their_shares_by_targets(tmp_path):
+    """The loss is the mean over targets, and the two shares of a batch have different numbers of them."""
+    weights = [[batch.share(rank, 2).weight for rank in range(2)] for batch in sequence_batches(data())]
+    assert sum(first != second for first, second in weights) > len(weights) / 2
+    finished = torchrun(tmp_path / "two", 2, "sequences")
+    assert finished.returncode == 0, finished.stderr
+    alone, history = run_sequences(tmp_path / "one")
+    same_weights(tmp_path / "two", alone)
+    assert losses(tmp_path / "two") == pytest.approx([record["loss"] for record in history], rel=1e-5)
+
+
+def test_two_processes_freeze_parameters_and_change_phases(tmp_path):
+    """Parameter groups, the epoch hook, extra state and two phases give the same with two processes as with one."""
+    finished = torchrun(tmp_path / "two", 2, "phases")
+    assert finished.returncode == 0, finished.stderr
+    alone, histories = run_phases(tmp_path / "one", plain=True)
+    same_weights(tmp_path / "two" / "second", alone)
+    for phase, history in zip(("first", "second"), histories, strict=True):
+        assert losses(tmp_path / "two" / phase) == pytest.approx([record["loss"] for record in history], rel=1e-5)
 
 
 def test_shares_of_a_batch():

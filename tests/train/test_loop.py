@@ -3,9 +3,6 @@
 import dataclasses
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +12,10 @@ from torch import nn
 from resid import InputError
 from resid.core.runtime import Runtime
 from resid.data import Batches
-from resid.train import ParameterGroup, TrainableModule, TrainingError, best_epoch, train
+from resid.train import TrainableModule, TrainingError, best_epoch, train
 from resid.train.checkpoint import load_checkpoint
 from resid.train.optim import clip_gradients
-from tests.train.toy import SETTINGS, STEPS_PER_EPOCH, data, run
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.train.toy import SETTINGS, STEPS_PER_EPOCH, data, die, run, weights_in
 
 
 def same_weights(first, second):
@@ -34,12 +29,6 @@ def uninterrupted(tmp_path_factory):
     torch.set_num_threads(1)
     yield run(tmp_path_factory.mktemp("whole"), evaluate=lambda: {"score": 0.0})
     torch.set_num_threads(threads)
-
-
-def die(folder, number, where, call):
-    """Start a process that is hit by a signal at a given moment; return its exit code."""
-    command = [sys.executable, "-m", "tests.train.toy", str(folder), f"die={int(number)},{where},{call}"]
-    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode
 
 
 def finish_and_compare(folder, uninterrupted):

@@ -8,6 +8,7 @@ python -m tests.train.toy FOLDER [plain] [sequences | phases] [die=SIGNAL,WHERE,
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from resid import Dataset
 from resid.core.runtime import Runtime
 from resid.data import Batches, SequenceBatches, synthetic_shop
 from resid.train import ParameterGroup, TrainableModule, TrainSettings, open_fabric, train
+from resid.train.checkpoint import load_checkpoint
 
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = TrainSettings(epochs=3, batch_size=64, learning_rate=0.01, warmup_steps=5, max_grad_norm=1.0, seed=7)
 STEPS_PER_EPOCH = 18
 SECOND_PHASE = SETTINGS.replace(epochs=2, learning_rate=0.02, seed=8)
@@ -151,6 +154,18 @@ def run_phases(folder, plain=False, at_step=None, fabric=None, evaluate=None):
             train(model, batches, settings, runtime.within(phase), evaluate=score, monitor="score")
         )
     return model, histories
+
+
+def die(folder, number, where, call, *words):
+    """Start a process that receives a signal at a given moment; return its exit code."""
+    command = [sys.executable, "-m", "tests.train.toy", str(folder), *words, f"die={int(number)},{where},{call}"]
+    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode
+
+
+def weights_in(path):
+    """Return the weights in a checkpoint by name."""
+    tensors, _ = load_checkpoint(path)
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
 
 
 class Death:

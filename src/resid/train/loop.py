@@ -166,6 +166,7 @@ class _Training:
                     module.sparse = False
         self.wrapped, *self.optimizers = fabric.setup(model, *make_optimizers(model, settings))
         self.parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        self.trainable = [parameter.requires_grad for parameter in model.parameters()]
 
     def resume(self) -> bool:
         """Load the last checkpoint; return whether there is one."""
@@ -230,7 +231,7 @@ class _Training:
 
     def epoch(self, progress: Progress, signals: list[int]) -> None:
         """Train to the end of the epoch; save and exit on a signal."""
-        self.model.begin_epoch(self.state.epoch)
+        self._begin_epoch()
         self.model.train()
         state, text = self.state, f"Epoch {self.state.epoch + 1} of {self.settings.epochs}"
         started, self.samples = time.monotonic(), 0
@@ -243,6 +244,13 @@ class _Training:
                 left = timedelta(seconds=round(self.seconds / (state.step - first_step) * (total_steps - state.step)))
                 advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, all epochs in {left}")
                 self.stop_on_signal(signals)
+
+    def _begin_epoch(self) -> None:
+        """Call the model's hook; DDP exchanges gradients of the parameters that were trainable when it was set up."""
+        self.model.begin_epoch(self.state.epoch)
+        trainable = [parameter.requires_grad for parameter in self.model.parameters()]
+        if trainable != self.trainable and self.fabric.world_size > 1:
+            self.wrapped, self.trainable = self.fabric.setup_module(self.model), trainable
 
     def stop_on_signal(self, signals: list[int]) -> None:
         """Save and exit if any process received a signal, so that all stop after the same step."""

@@ -1,0 +1,92 @@
+"""Imports go one way: every folder may import only those that are listed for it, and no module imports itself in a circle."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import resid
+
+ROOT = Path(resid.__file__).parent
+ALLOWED = {  # folder → the folders that it may import
+    "core": set(),
+    "data": {"core"},
+    "evaluate": {"core", "data"},
+    "nn": {"core", "data"},
+    "train": {"core", "data"},
+    "quantize": {"core", "data", "train"},
+    "recommend": {"core", "data", "evaluate", "quantize", "train"},
+    "sequential": {"core", "data", "evaluate", "nn", "recommend", "train"},
+    "encode": {"core", "data", "evaluate", "nn", "sequential", "train"},
+    "generate": {"core", "data", "encode", "nn", "quantize", "recommend", "train"},
+    "runs": {"core", "data", "recommend", "train"},
+    "methods": {"core", "data", "encode", "generate", "quantize", "recommend", "runs", "sequential", "train"},
+    "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},
+}
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("resid", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+MODULES = {_name(path): path for path in ROOT.rglob("*.py")}
+
+
+def _imports(path: Path, *, everywhere: bool) -> set[str]:
+    """Return the modules of resid that a file imports; `everywhere` includes functions and type checking."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "resid":
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
+            found |= submodules or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "resid"}
+    return found & set(MODULES)
+
+
+def _folder(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else ""
+
+
+def test_folders_import_only_what_they_may():
+    wrong = [
+        f"{module} imports {imported}"
+        for module, path in MODULES.items()
+        for imported in _imports(path, everywhere=True)
+        if (here := _folder(module)) in ALLOWED
+        and (there := _folder(imported)) not in {here, ""}
+        and there not in ALLOWED[here]
+    ]
+    assert wrong == []
+
+
+def test_every_folder_is_listed_and_the_list_has_no_circle():
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert folders == set(ALLOWED)
+    TopologicalSorter(ALLOWED).prepare()  # raises CycleError
+
+
+def test_the_library_does_not_import_its_own_face():
+    """`import resid` is for users and the command; the folders import what they need from where it is."""
+    wrong = [
+        name
+        for name, path in MODULES.items()
+        if _folder(name) not in {"", "cli"} and "resid" in _imports(path, everywhere=True)
+    ]
+    assert wrong == []
+
+
+def test_modules_have_no_circle():
+    graph = {name: _imports(path, everywhere=False) - {name} for name, path in MODULES.items()}
+    TopologicalSorter(graph).prepare()
+
+
+def test_importing_resid_does_not_import_torch():
+    """So that `resid prepare` and `resid --help` start at once."""
+    import subprocess
+    import sys
+
+    program = "import sys, resid.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
