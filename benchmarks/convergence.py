@@ -1,10 +1,11 @@
-"""How fast two generators converge: their validation figures over the time that training took.
+"""Convergence of two generators: validation metrics over training time.
 
-    python benchmarks/convergence.py runs/onepass/training runs/t5/training --out results/generate/convergence
+    python benchmarks/convergence.py ONEPASS T5 --out results/generate/convergence
 
-Reads the metrics of two finished runs (`resid generate`), the faster generator first, and writes a table (.md), the figures
-(.json) and a plot (.svg, extra `plots`). Time is that of the training steps: epochs times the seconds of an epoch in
-benchmarks/generator.json, where both were measured in one run, so that what else the machine did meanwhile does not count.
+ONEPASS and T5 are folders with the `metrics.jsonl` of a finished generator, for example
+runs/mine/generator/c44d97a5b10f/training; the faster generator comes first. Writes a table (.md), the figures (.json) and a
+plot (.svg, extra `plots`). Time is that of the training steps only: epochs times the seconds per epoch in
+benchmarks/generator.json, where both were measured in one run, so that other load on the machine does not matter.
 """
 
 import argparse
@@ -15,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def curve(folder: Path, seconds: float) -> dict:
-    """Return the validation figures of every epoch that was evaluated and the seconds that training had taken."""
+    """Return the validation metrics of every evaluated epoch and the training time up to it."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if "recall@10" in record]
     return {

@@ -56,8 +56,7 @@ def t5(ids: SemanticIds) -> T5Model:
 def one_pass(ids: SemanticIds) -> OnePassModel:
     torch.manual_seed(0)
     vectors = torch.randn(len(ids), WIDTH)
-    settings = ONE_PASS
-    return OnePassModel(torch.from_numpy(ids.codes), ids.level_sizes, settings, vectors=vectors).eval()
+    return OnePassModel(torch.from_numpy(ids.codes), ids.level_sizes, OnePassSettings(), vectors=vectors).eval()
 
 
 def ours(model, tree: PrefixTree, batch: torch.Tensor) -> np.ndarray:

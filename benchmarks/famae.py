@@ -42,8 +42,9 @@ def shop(users: int, items: int, interactions: int) -> Dataset:
 
 def build_model(data: Dataset, settings: FamaeSettings) -> FamaeModel:
     """Return the network with the initial weights of the seed."""
-    torch.manual_seed(settings.seed)
-    return FamaeModel(*item_and_fields(data), settings, data.settings.max_length)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return FamaeModel(*item_and_fields(data), settings, data.settings.max_length)
 
 
 class Side:

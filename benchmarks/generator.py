@@ -92,7 +92,7 @@ def main() -> None:
     for number, batch in enumerate(batches):
         for side in sides.values():
             side.step(batch)
-        if number == 2:  # the first steps warm up
+        if number == 2:  # the first steps are warm-up
             for side in sides.values():
                 side.seconds, side.samples = 0.0, 0
         if number >= arguments.steps:

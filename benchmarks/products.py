@@ -1,4 +1,4 @@
-"""How much of a computation is matrix products, which every way of doing it has in common."""
+"""The share of matrix products in a computation, which every implementation has in common."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ _PRODUCTS = (
 
 
 def share_of_products(run: Callable[[], object]) -> float:
-    """Return the share of the time that matrix products take, and attention where it is one call; by PyTorch's profiler.
+    """Return the share of time in matrix products, and in attention where it is one call, as PyTorch's profiler measures it.
 
-    The profiler itself makes many small calls slower than few large ones, so for small ones the share is too low.
+    The profiler slows down many small calls more than few large ones, so the share is too low for small calls.
     """
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run()

@@ -1,19 +1,19 @@
-"""The Q-stage: balanced k-means against its peer, GAOQ against its arithmetic, its memory, RQ-VAE, and its alignment.
+"""The Q-stage: balanced k-means compared with `k-means-constrained`, cost and memory of GAOQ, RQ-VAE, and alignment.
 
-    python benchmarks/quantize.py                                            # about twenty minutes
-    python benchmarks/quantize.py --embeddings runs/encode/beauty/embeddings # your embeddings beside synthetic vectors
+    python benchmarks/quantize.py                                # about twenty minutes
+    python benchmarks/quantize.py --embeddings embeddings/beauty # your embeddings besides synthetic vectors
     python benchmarks/quantize.py --parts gaoq,cosine
 
-Writes benchmarks/quantize.json; parts that are not asked for keep their last figures.
+Writes benchmarks/quantize.json; parts that do not run keep their last figures.
 
-1. kmeans: `BalancedKMeans` and `k-means-constrained` (n_init 1, sizes that differ by at most one, to convergence) on the
-   same points, in turn. Inertia is computed alike for both, from the labels.
-2. gaoq: all of GAOQ's time over that of its distance products alone, the same shapes as plain float32 products on the same
-   cores, at the sizes of four of the paper's data sets; each in a process of its own, whose peak memory is read.
-3. rqvae: RQ-VAE until its collisions stop falling or for 300 passes, and GAOQ, on the same vectors.
-4. cosine: mean cosine of the second level's steps, aligned and with local numbers on the same tree; embeddings also with
-   64 nodes on the first level, since pairs under one parent are a floor for both that falls with their number.
-5. cost: the operations that `resid.evaluate.cost` computes for a stage beside those that were counted.
+1. kmeans: `BalancedKMeans` and `k-means-constrained` (n_init 1, cluster sizes that differ by at most one, to convergence) on
+   the same points, in turn. Inertia is computed from the labels for both.
+2. gaoq: the time of GAOQ over that of its distance products alone, as plain float32 products of the same shapes on the same
+   cores, at the sizes of four of the paper's data sets. Each size runs in its own process, whose peak memory is measured.
+3. rqvae: RQ-VAE until its collisions stop decreasing or for 300 passes, and GAOQ, on the same vectors.
+4. cosine: mean cosine of the steps of the second level, aligned and with local codes on the same tree. For embeddings, also
+   with 64 nodes on the first level: pairs under the same parent are a floor for both, which falls with the number of parents.
+5. cost: operations that `resid.evaluate.cost` predicts for a stage, and operations counted by PyTorch.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from resid.evaluate.cost import famae_flops, gaoq_flops, t5_flops
-from resid.quantize import GAOQ, RQVAE, BalancedKMeans, HierarchicalKMeans, quality
+from resid.quantize import GAOQ, RQVAE, BalancedKMeans, HierarchicalKMeans, SemanticIds, id_quality
 
 HERE = Path(__file__).parent
 D = 640
@@ -44,7 +44,7 @@ SIZES = {  # of the paper's table of branching factors
 def clustered(n: int, seed: int = 0, out: Any = None) -> np.ndarray:
     """Return vectors in groups of unequal size; within every group, the same directions lead to its parts.
 
-    Two thirds of the variance within a group are noise, so clusters are not handed to the algorithm on a plate.
+    Two thirds of the variance within a group are noise, so that the clusters are not obvious.
     """
     random = np.random.default_rng(seed)
     groups, directions = random.standard_normal((2, 300, D), dtype=np.float32)
@@ -59,7 +59,7 @@ def clustered(n: int, seed: int = 0, out: Any = None) -> np.ndarray:
 
 
 def shared_directions(n: int) -> np.ndarray:
-    """Return groups whose parts lie in the same 40 directions from each group's middle, with some noise."""
+    """Return groups whose parts lie in the same 40 directions from the center of each group, with noise."""
     random = np.random.default_rng(0)
     groups, directions = random.standard_normal((32, D)), random.standard_normal((40, D))
     vectors = 2 * groups[random.integers(32, size=n)] + directions[random.integers(40, size=n)]
@@ -106,7 +106,7 @@ def against_the_peer(name: str, vectors: np.ndarray, k: int, seeds: int) -> dict
 
 
 def product_seconds(vectors: torch.Tensor, branching: tuple[int, ...], flops: tuple[int, ...]) -> float:
-    """Time that so many operations take as plain products of the same shapes: all nodes of a level that fit 128 MB."""
+    """Return the time of this many operations as plain products of the same shapes: all nodes of a level that fit in 128 MB."""
     total, parents = 0.0, 1
     for width, operations in zip(branching, flops, strict=True):
         each = len(vectors) // parents
@@ -126,8 +126,8 @@ def peak_gigabytes() -> float:
 
 
 def one_gaoq(path: str, branching: tuple[int, ...]) -> None:
-    """Run GAOQ on the vectors of a file and print the figures; a process of its own, for its memory."""
-    GAOQ((4, 4), random_state=0).fit(np.random.default_rng(0).standard_normal((9_000, 8)))  # compiles
+    """Run GAOQ on the vectors of a file and print the figures; called in its own process, whose peak memory is measured."""
+    GAOQ((4, 4), random_state=0).fit(np.random.default_rng(0).standard_normal((9_000, 8)))  # compile first
     vectors = np.load(path)
     seconds, model = timed(lambda: GAOQ(branching, random_state=0).fit(vectors))
     peak = peak_gigabytes()
@@ -185,15 +185,15 @@ def against_rqvae(name: str, vectors: np.ndarray, branching: Any) -> dict[str, A
         "rqvae_seconds": rq_seconds,
         "faster": rq_seconds / seconds,
         "rqvae_passes": rqvae.n_iter_,
-        "rqvae_unique": quality(rqvae.semantic_ids_)["unique"],
-        "gaoq_unique": quality(ours.semantic_ids_)["unique"],
+        "rqvae_unique": id_quality(SemanticIds(rqvae.codes_, rqvae.level_sizes_))["unique"],  # before deduplication
+        "gaoq_unique": id_quality(ours.semantic_ids_)["unique"],
     }
 
 
 def cosines(name: str, vectors: np.ndarray, branching: Any) -> dict[str, Any]:
     found = {}
     for kind, quantizer in (("gaoq", GAOQ), ("local", HierarchicalKMeans)):
-        level = quality(quantizer(branching, random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
+        level = id_quality(quantizer(branching, random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
         found |= {f"{kind}_{key}": level[key] for key in ("cosine", "cosine_between", "step_explained_code")}
     return {
         "vectors": name,
@@ -205,19 +205,19 @@ def cosines(name: str, vectors: np.ndarray, branching: Any) -> dict[str, Any]:
 
 
 def costs() -> dict[str, Any]:
-    """Operations of FAMAE and of the T5 generator for a window of the longest history: on paper and as PyTorch counts."""
+    """Return the operations of FAMAE and T5 for a window of the longest history: predicted, and counted by PyTorch."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     from resid import Dataset
     from resid.data import Batches, synthetic_shop
-    from resid.encode import FamaeSettings
-    from resid.encode.encoder import build_model
-    from resid.generate.t5 import T5Model
+    from resid.encode import FamaeModel, FamaeSettings
+    from resid.generate import T5Model, T5Settings
+    from resid.nn import item_and_fields
 
     made = synthetic_shop(200, 300, 9_000, seed=0)
     data = Dataset.from_tables(made.interaction_table, made.item_table, ["store", "categories"], k_core=1)
-    model = build_model(data, FamaeSettings()).eval()
+    model = FamaeModel(*item_and_fields(data), FamaeSettings(), data.settings.max_length).eval()
     windows = np.flatnonzero(data.train.end - data.train.begin == 31)[:64]
     batch = Batches(data.train, 64).batch(windows)
     histories, targets = model.windows(batch)
@@ -225,14 +225,14 @@ def costs() -> dict[str, Any]:
         model.hidden(histories, targets, torch.ones_like(targets, dtype=torch.bool))
     fields, sizes = model.n_fields, (32, 40, 19)
     codes = torch.from_numpy(np.random.default_rng(0).integers(0, sizes, size=(data.n_items, 3)))
-    generator = T5Model(codes, sizes).eval()
+    generator = T5Model(codes, sizes, T5Settings()).eval()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as t5_counter, torch.no_grad():
         generator(batch, torch.Generator())
     return {
         "t5_window_counted": t5_counter.get_total_flops() / len(windows),
         "t5_window_on_paper": t5_flops(3 * 31, 3, vocabulary=1 + sum(sizes)),
         "famae_window_counted": counter.get_total_flops() / len(windows),
-        "famae_window_on_paper": famae_flops(32, fields) - 32 * fields * 128,  # the sums of fields are no products
+        "famae_window_on_paper": famae_flops(32, fields) - 32 * fields * 128,  # sums of fields are not products
         "famae_window_on_paper_all_positions": famae_flops(32, fields, last_only=False),
     }
 
@@ -240,7 +240,7 @@ def costs() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="kmeans,gaoq,rqvae,cosine,cost")
-    parser.add_argument("--embeddings", type=Path, action="append", default=[], help="folders of `resid encode`")
+    parser.add_argument("--embeddings", type=Path, action="append", default=[], help="folders written by `resid encode --embeddings`")
     parser.add_argument("--one-gaoq")
     parser.add_argument("--branching")
     arguments = parser.parse_args()
@@ -249,14 +249,11 @@ def main() -> None:
         return
     path = HERE / "quantize.json"
     figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    from resid.encode import ItemEmbeddings  # not above: the processes whose memory is read do without
+    from resid.encode import ItemEmbeddings  # imported here, so that it does not count in the memory of GAOQ
 
-    given = [
-        (f"FAMAE, {folder.parent.name}", np.array(ItemEmbeddings.load(folder).vectors))
-        for folder in arguments.embeddings
-    ]
+    given = [(f"FAMAE, {folder.name}", np.array(ItemEmbeddings.load(folder).vectors)) for folder in arguments.embeddings]
     small = clustered(23_742)
-    BalancedKMeans(2).fit(np.random.default_rng(0).standard_normal((9_000, 8)))  # compiles
+    BalancedKMeans(2).fit(np.random.default_rng(0).standard_normal((9_000, 8)))  # compile first
     for part in arguments.parts.split(","):
         print(part, flush=True)
         if part == "kmeans":

@@ -1,9 +1,11 @@
-"""Raw or normalised: which concatenation of field embeddings a quantizer should get, measured on validation.
+"""Raw or normalized concatenation of field embeddings as input of a quantizer, compared on validation.
 
-A quantizer sees Euclidean distances and nothing else. So the question is how much of the next item they tell: the target
-is sought among the nearest items of the last item of the history, and among the items of its cluster after k-means.
+A quantizer only uses Euclidean distances. The question is therefore how well distances predict the next item: whether the
+target is among the nearest neighbors of the last item of the history, and whether it is in the same cluster after k-means.
 
-    python benchmarks/representation.py runs/data/scientific runs/encode/scientific --out results/encode/parts.json
+    python benchmarks/representation.py data/scientific runs/scientific --out results/encode/parts-scientific.json
+
+The second argument is the folder of a run with a fitted FAMAE (`resid encode`).
 """
 
 import argparse
@@ -15,12 +17,13 @@ from sklearn.cluster import KMeans
 
 from resid import Dataset
 from resid.encode import FAMAE
+from resid.runs import load_stage
 
 CLUSTERS = 64
 
 
 def nearest_recall(vectors, last, targets, k=10):
-    """Share of targets among the k items nearest to the last item, itself included, in expectation over ties."""
+    """Return the share of targets among the k nearest items to the last item, itself included, in expectation over ties."""
     squares = (vectors**2).sum(axis=1)
     found = 0
     for begin in range(0, len(last), 1_000):
@@ -28,12 +31,12 @@ def nearest_recall(vectors, last, targets, k=10):
         distances = squares - 2 * vectors[last[part]] @ vectors.T
         own = distances[np.arange(len(distances)), targets[part], None]
         before, level = (distances < own).sum(axis=1), (distances == own).sum(axis=1)
-        found += np.clip((k - before) / level, 0, 1).sum()  # of items at the same distance, any may come first
+        found += np.clip((k - before) / level, 0, 1).sum()  # items at the same distance come in random order
     return float(found / len(last))
 
 
 def cluster_share(vectors, last, targets):
-    """Share of targets in the cluster of the last item, over the share that chance would give; and the largest cluster."""
+    """Return the share of targets in the cluster of the last item, its ratio to chance, and the share of the largest cluster."""
     labels = KMeans(CLUSTERS, n_init=3, random_state=0).fit(vectors).labels_
     sizes = np.bincount(labels, minlength=CLUSTERS) / len(labels)
     together = (labels[last] == labels[targets]).mean()
@@ -47,7 +50,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     data = Dataset.load(arguments.data)
-    encoder = FAMAE.load(arguments.run, data)
+    encoder = load_stage(arguments.run, "encoder")
+    if not isinstance(encoder, FAMAE):
+        parser.error(f"{arguments.run} has no fitted FAMAE; run resid encode")
     raw, normal = encoder.embed(data, normalize=False), encoder.embed(data, normalize=True)
     fields = [name for name in raw.columns if name != "item"]
     ways = {

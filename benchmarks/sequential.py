@@ -1,17 +1,17 @@
-"""The sequential recommenders against RecBole's, and their growth with the catalogue; one run.
+"""Sequential recommenders compared with RecBole, and growth with the catalogue.
 
     pip install -c constraints.txt -e '.[compare]'
-    python benchmarks/sequential.py --data runs/data/beauty     # without --data a synthetic shop
-    python benchmarks/sequential.py --data runs/data/beauty --parts evaluation --models SASRec
+    python benchmarks/sequential.py --data data/beauty     # a synthetic shop without --data
+    python benchmarks/sequential.py --data data/beauty --parts evaluation --models SASRec
 
-Writes benchmarks/sequential.json; parts and models that are not asked for keep their last figures.
+Writes benchmarks/sequential.json; parts and models that do not run keep their last figures.
 
-1. Windows per second of training: SASRec and BERT4Rec, here and by RecBole, the same data, size, loss (softmax over all
-   items) and windows per step; a few steps of the two sides in turn, from reading the batch to the optimizer's step.
-   SASRec's network is the same: with RecBole's weights it gives RecBole's scores, which is checked first.
-2. Time of evaluation: the ranks of all test targets in the whole catalogue, after some epochs of training (for ours depends on
-   the model: targets far below are ruled out early); and the share of ours that is matrix products.
-3. Time of a step of SASRec with the sampled loss at 25 thousand and 500 thousand items, in turn.
+1. Training windows per second of SASRec and BERT4Rec, compared with RecBole: the same data, size, loss (softmax over all
+   items) and windows per step. The two sides take turns of a few steps, from reading the batch to the optimizer step.
+   SASRec is the same network: with RecBole's weights it gives RecBole's scores, which is checked first.
+2. Time of evaluation: the ranks of all test targets in the whole catalogue, after a few epochs of training. Our time depends
+   on the model, because users whose target ranks low are ruled out early. Also the share of matrix products in our time.
+3. Time of a step of SASRec with the sampled loss with 25 thousand and 500 thousand items, in turn.
 """
 
 import argparse
@@ -31,10 +31,11 @@ from products import share_of_products
 from resid import Dataset
 from resid.data import synthetic_shop
 from resid.evaluate import ranking_metrics
+from resid.nn import item_and_fields
 from resid.sequential import BERT4Rec, BERT4RecSettings, SASRec, SASRecSettings
-from resid.train import make_optimizers
+from resid.train.optim import make_optimizers
 
-SIZES = {"width": 128, "layers": 2, "heads": 4, "hidden": 512, "dropout": 0.1}
+SIZES = {"width": 128, "layers": 2, "heads": 4, "ffn_width": 512, "dropout": 0.1}
 BATCH, LONGEST, TURN, EPOCHS = 2048, 31, 4, 4
 MODELS = {"SASRec": (SASRec, SASRecSettings), "BERT4Rec": (BERT4Rec, BERT4RecSettings)}
 
@@ -46,12 +47,12 @@ def endless(batches):
 
 
 def targets(batch) -> int:
-    """Return how many targets a batch of whole histories has."""
+    """Return the number of targets in a batch of whole histories."""
     return int(((batch.items >= 0).sum(axis=1) - batch.first_target).sum())
 
 
 class Side:
-    """One way of training: windows that it took, and its time, in turns of a few steps."""
+    """One of the implementations, trained in turns of a few steps; records its windows per second."""
 
     def __init__(self, batches, loss, optimizers, windows):
         self.batches, self.loss, self.optimizers, self.windows = endless(batches), loss, optimizers, windows
@@ -70,31 +71,28 @@ class Side:
 
 
 def ours(model, data: Dataset, settings) -> Side:
-    network, generator = model.model_.train(), torch.Generator().manual_seed(0)
+    network, rng = model.model_.train(), torch.Generator().manual_seed(0)
     return Side(
         model._batches(data),
-        lambda batch: network(batch, generator)["loss"],
+        lambda batch: network(batch, rng)["loss"],
         make_optimizers(network, settings),
         targets if isinstance(model, SASRec) else len,
     )
 
 
 def build(kind, settings, data: Dataset):
-    """Return a recommender as it is before training."""
-    from resid.recommend.base import Catalogue
-    from resid.sequential.base import _fields
-
+    """Return a recommender with its initial weights."""
     model = kind(settings)
-    model._build(Catalogue.of(data), *_fields(data, settings.fields))
+    model._build(data.catalogue, *item_and_fields(data, fields=settings.use_fields))
     return model
 
 
 class RecBole:
-    """RecBole's side: its data, a model and its trainer."""
+    """RecBole: its data, a model and its trainer."""
 
     def __init__(self, name: str, data: Dataset, folder: Path):
         for gone, still in (("float_", np.float64), ("complex_", np.complex128), ("unicode_", np.str_)):
-            setattr(np, gone, still)  # names that NumPy 2 does not have any more and RecBole uses
+            setattr(np, gone, still)  # RecBole uses names that NumPy 2 has removed
         from recbole.config import Config
         from recbole.data import create_dataset, data_preparation
         from recbole.model import sequential_recommender
@@ -121,7 +119,7 @@ class RecBole:
             "train_batch_size": BATCH,
             "eval_batch_size": BATCH,
             "hidden_size": SIZES["width"],
-            "inner_size": SIZES["hidden"],
+            "inner_size": SIZES["ffn_width"],
             "n_layers": SIZES["layers"],
             "n_heads": SIZES["heads"],
             "hidden_dropout_prob": SIZES["dropout"],
@@ -143,7 +141,7 @@ class RecBole:
         self.trainer = get_trainer(config["MODEL_TYPE"], name)(config, self.model)
         self.trainer.eval_collector.data_collect(self.train)
         ids = dataset.field2id_token["item_id"][1:].astype(np.int64)
-        self.item_numbers = np.argsort(ids) + 1  # RecBole's number of each of our items
+        self.item_numbers = np.argsort(ids) + 1  # RecBole's index of each of our items
 
     def side(self) -> Side:
         self.model.train()
@@ -155,29 +153,29 @@ class RecBole:
 
 
 def copy_sasrec(theirs, numbers, model) -> None:
-    """Give our SASRec the weights of RecBole's."""
+    """Copy the weights of RecBole's SASRec to ours."""
     source, network = theirs.state_dict(), model.model_
     with torch.no_grad():
-        network.tables[0].weight.copy_(source["item_embedding.weight"][torch.from_numpy(numbers)])
+        network.tables.embeddings()[0].weight.copy_(source["item_embedding.weight"][torch.from_numpy(numbers)])
         network.positions.copy_(source["position_embedding.weight"][:LONGEST])
         for name in ("weight", "bias"):
             getattr(network.norm, name).copy_(source[f"LayerNorm.{name}"])
             for number, layer in enumerate(network.layers):
                 of = f"trm_encoder.layer.{number}"
                 attention = [source[f"{of}.multi_head_attention.{part}.{name}"] for part in ("query", "key", "value")]
-                getattr(layer.project_in, name).copy_(torch.cat(attention))
+                getattr(layer.qkv, name).copy_(torch.cat(attention))
                 for ours_, part in (
-                    (layer.project_out, "multi_head_attention.dense"),
+                    (layer.out, "multi_head_attention.dense"),
                     (layer.attention_norm, "multi_head_attention.LayerNorm"),
-                    (layer.widen, "feed_forward.dense_1"),
-                    (layer.narrow, "feed_forward.dense_2"),
-                    (layer.perceptron_norm, "feed_forward.LayerNorm"),
+                    (layer.ffn_in, "feed_forward.dense_1"),
+                    (layer.ffn_out, "feed_forward.dense_2"),
+                    (layer.ffn_norm, "feed_forward.LayerNorm"),
                 ):
                     getattr(ours_, name).copy_(source[f"{of}.{part}.{name}"])
 
 
 def same_scores(theirs: RecBole, model, data: Dataset) -> float:
-    """Return the largest difference of scores with equal weights, over some test users."""
+    """Return the largest difference of scores with equal weights for some test users."""
     copy_sasrec(theirs.model, theirs.item_numbers, model)
     theirs.model.eval()
     items = [data.test.window(user)[0].astype(np.int64) for user in range(64)]
@@ -195,18 +193,18 @@ def same_scores(theirs: RecBole, model, data: Dataset) -> float:
 
 
 def timed(function) -> float:
-    """Return the seconds that a call takes."""
+    """Return the seconds of a call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
 
 
 def pairs(data: Dataset, models: list[str]):
-    """Yield the name of a model, ours as it is before training, and RecBole's."""
+    """Yield the name of a model, ours with its initial weights, and RecBole's."""
     options = SIZES | {"batch_size": BATCH, "loss": "softmax", "similarity": "dot", "epochs": EPOCHS}
     for name in models:
         kind, settings = MODELS[name]
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # RecBole writes logs where it stands
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # RecBole writes logs to the working directory
             yield name, build(kind, settings(**options), data), RecBole(name, data, Path(folder))
 
 
@@ -220,7 +218,7 @@ def training(data: Dataset, turns: int, models: list[str]) -> dict:
             for side in sides.values():
                 side.turn()
                 if turn == 0:
-                    side.rates.clear()  # the first steps warm up
+                    side.rates.clear()  # the first steps are warm-up
         rates = {side: float(np.median(values.rates)) for side, values in sides.items()}
         found[name] = {
             "windows_per_second": rates,
@@ -235,7 +233,7 @@ def evaluation(data: Dataset, turns: int, models: list[str]) -> dict:
     for name, model, peer in pairs(data, models):
         model.fit(data)
         metrics = ranking_metrics(model.ranks(data.test)[0])
-        peer.evaluate()  # both have run once now
+        peer.evaluate()  # both sides have run once now
         seconds = {"ours": [], "recbole": []}
         for _ in range(turns):
             seconds["ours"].append(timed(lambda model=model: model.ranks(data.test)))
@@ -251,7 +249,7 @@ def evaluation(data: Dataset, turns: int, models: list[str]) -> dict:
 
 
 def random_data(items: int) -> Dataset:
-    """Return the same histories for any catalogue: a million interactions in which every item occurs, twelve per user."""
+    """Return a million interactions, twelve per user, in which every item of the catalogue occurs."""
     length = 12
     users = 1_000_008 // length
     shuffled = np.random.default_rng(0).permutation(users * length)
@@ -295,7 +293,7 @@ def main() -> None:
     if unknown := set(arguments.parts.split(",")) - set(PARTS):
         parser.error(f"--parts: there is no {min(unknown)}, there are {', '.join(PARTS)}")
     arguments.out = arguments.out.resolve()
-    warnings.filterwarnings("ignore", category=FutureWarning)  # RecBole's, of its own use of pandas
+    warnings.filterwarnings("ignore", category=FutureWarning)  # RecBole's use of pandas
     logging.disable(logging.WARNING)
     if arguments.data:
         data = Dataset.load(arguments.data)

@@ -1,9 +1,9 @@
-"""What to give an item that training never saw: candidates for its item-ID part, measured on items held out.
+"""Item-ID embeddings for items without training interactions: several choices, compared on held-out items.
 
-A tenth of the items is taken out of all training histories; FAMAE is trained on the rest. Then the item-ID embedding of
-those items is filled in several ways, and each is measured on the validation targets that are such items.
+A tenth of the items is removed from all training histories, and FAMAE is trained on the rest. The item-ID embeddings of
+the held-out items are then filled in several ways, each evaluated on the validation targets that are held-out items.
 
-    python benchmarks/unseen_items.py runs/data/scientific --out results/encode/unseen-scientific.json
+    python benchmarks/unseen_items.py data/scientific --out results/encode/unseen-scientific.json
 """
 
 import argparse
@@ -15,7 +15,7 @@ import polars as pl
 import torch
 import torch.nn.functional as f
 
-from resid import Dataset
+from resid import Dataset, Runtime
 from resid.data import Batches
 from resid.encode import FAMAE, FamaeSettings
 from resid.encode.metrics import target_ranks
@@ -25,7 +25,7 @@ NEIGHBOURS = 10
 
 
 def without_items(data, hidden):
-    """Take items out of the training part of every history; users with fewer than three items left go."""
+    """Remove items from the training part of every history, then users with fewer than three items."""
     kept = ~hidden[data.sequence]
     kept[data.offsets[1:] - 1] = kept[data.offsets[1:] - 2] = True  # validation and test targets stay
     users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
@@ -41,7 +41,7 @@ def without_items(data, hidden):
 
 
 def candidates(model, seen):
-    """Return item-ID vectors for all items, by name of the way; the rows of unseen items are what counts."""
+    """Return item-ID vectors of all items for every choice, by name; only the rows of unseen items are used."""
     tables, codes = model.embeddings(), model.codes
     own = tables[0].weight
     fields = torch.cat([f.normalize(t(codes[:, j]), dim=1) for j, t in enumerate(tables) if j], dim=1)
@@ -69,7 +69,7 @@ def candidates(model, seen):
 
 
 def ranks_of(model, windows, masked, candidates):
-    """Rank every window's target, with the fields `masked` hidden, among each of several sets of candidates."""
+    """Rank the target of every window, with the fields `masked` masked, among each of several sets of candidates."""
     found = [torch.empty(len(windows), dtype=torch.int64) for _ in candidates]
     for batch in Batches(windows, 512, shuffle=False):
         histories, targets = model.windows(batch)
@@ -80,7 +80,7 @@ def ranks_of(model, windows, masked, candidates):
 
 
 def co_occurring(data, items):
-    """Return, for each of the items, the items that share a history with it, test targets left out."""
+    """Return the items that share a history with each item, without test targets."""
     users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))
     order = np.argsort(data.sequence, kind="stable")
     starts = np.searchsorted(data.sequence[order], np.arange(data.n_items + 1))
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--run", type=Path, help="keep the training here, to continue or to measure again")
+    parser.add_argument("--run", type=Path, help="folder for checkpoints, to resume or to evaluate again")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> None:
     data = without_items(whole, unseen)
     with torch.enable_grad():
         settings = FamaeSettings(epochs=arguments.epochs, seed=arguments.seed)
-        model = FAMAE(settings).fit(data, arguments.run).model_.eval()
+        model = FAMAE(settings).fit(data, runtime=Runtime(folder=arguments.run)).model_.eval()
     held, seen = np.flatnonzero(unseen), torch.from_numpy(~unseen)
     to_find = torch.from_numpy(unseen[data.validation.targets])
     together = co_occurring(whole, held)

@@ -17,7 +17,7 @@ ALLOWED = {  # folder → the folders that it may import
     "recommend": {"core", "data", "evaluate", "quantize", "train"},
     "sequential": {"core", "data", "evaluate", "nn", "recommend", "train"},
     "encode": {"core", "data", "evaluate", "nn", "sequential", "train"},
-    "generate": {"core", "data", "encode", "nn", "quantize", "recommend", "train"},
+    "generate": {"core", "data", "encode", "evaluate", "nn", "quantize", "recommend", "sequential", "train"},
     "runs": {"core", "data", "recommend", "train"},
     "methods": {"core", "data", "encode", "generate", "quantize", "recommend", "runs", "sequential", "train"},
     "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},

@@ -1,40 +1,44 @@
-"""The code in the README and the guide runs, and the commands they name exist."""
+"""The code blocks of the README and the guide run, links lead somewhere, and all documents agree on the version."""
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import resid
 from resid.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+EXECUTED = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = sorted(
+    page for page in ROOT.rglob("*.md") if not {part for part in page.relative_to(ROOT).parts if part[0] == "."}
+)
 
 
-def blocks(page, language):
+def blocks(page, info):
+    """Return the code blocks of a page with this info string; ``notest`` after the language keeps a block from running."""
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return [code for written_in, code in found if written_in == language]
+    return [code for written_in, code in found if written_in == info]
 
 
 @pytest.fixture
-def workplace(tmp_path, shop):
-    """A folder with the files that the pages speak of."""
+def folder(tmp_path, shop, monkeypatch):
+    """The working directory, with the files that the pages use."""
     raw = shop.item_table
     shop.interaction_table.write_parquet(tmp_path / "interactions.parquet")
     names = {"user": "customer", "item": "sku", "timestamp": "time"}
     shop.interaction_table.rename(names).write_csv(tmp_path / "log.csv")
-    raw.with_columns(cat1=raw["categories"].list.get(0), cat2=raw["categories"].list.get(1)).write_parquet(
-        tmp_path / "items.parquet"
-    )
+    raw.write_parquet(tmp_path / "items.parquet")
     raw.select(sku="item", brand="store").write_csv(tmp_path / "items.csv")
     shop.write_amazon_2023(tmp_path / "downloads", "Musical_Instruments")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python(page, workplace, monkeypatch):
-    monkeypatch.chdir(workplace)
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.name)
+def test_python(page, folder):
     namespace: dict = {}
     code = blocks(page, "python")
     assert code
@@ -42,14 +46,40 @@ def test_python(page, workplace, monkeypatch):
         exec(compile(block, str(page), "exec"), namespace)
 
 
-def test_shell(workplace, monkeypatch):
-    monkeypatch.chdir(workplace)
-    commands = [shlex.split(line, comments=True) for page in PAGES for block in blocks(page, "") for line in block.splitlines()
-                if line.startswith("resid ")]  # fmt: skip
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.name)
+def test_shell(page, folder):
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines]
     assert len(commands) > 8
     for command in commands:
+        assert command[0] == "resid"
         if command[1] == "demo":  # test_cli runs it
             continue
-        if command[1] == "download":  # the files are there already, so nothing is fetched
+        if command[1] == "download":  # the files are there already, so nothing is downloaded
             command = [part for part in command if part != "--five-core"]
         assert main(command[1:]) == 0, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        other = page.parent / path if path else page
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+
+
+def test_recipes_of_the_guide():
+    """The TOML of the guide is a recipe."""
+    for block in blocks(ROOT / "docs" / "guide.md", "toml"):
+        resid.Recipe._from_toml("guide", tomllib.loads(block))
+
+
+def test_version():
+    version = resid.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,4 +1,4 @@
-"""The encoder: it learns, its metrics are right, it comes back from disk, and it refuses what it cannot use."""
+"""Encoders: the contract of all of them; what FAMAE learns, its metrics, saving, and input that it refuses."""
 
 import dataclasses
 import os
@@ -10,15 +10,25 @@ import pytest
 import torch
 
 from resid import Dataset, InputError, Recipe
+from resid.core.runtime import Runtime
 from resid.data import synthetic_shop
-from resid.encode import FAMAE, FamaeSettings, ItemEmbeddings
-from resid.encode.encoder import build_model
-from resid.encode.famae import FamaeModel
-from resid.encode.metrics import entropy, quality, target_ranks
+from resid.encode import (
+    FAMAE,
+    BERT4RecEncoder,
+    FamaeModel,
+    FamaeSettings,
+    ItemEmbeddings,
+    SASRecEncoder,
+    embedding_quality,
+)
+from resid.encode.metrics import entropy, target_ranks
 from resid.evaluate import ranking_metrics
+from resid.nn import item_and_fields
+from resid.quantize import GAOQ
+from resid.sequential import BERT4RecSettings, SASRecSettings
 from tests.encode.contract import EncoderContract
 
-SMALL = FamaeSettings(width=32, hidden=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)
+SMALL = FamaeSettings(width=32, ffn_width=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +42,56 @@ def fitted(data):
     return FAMAE(SMALL).fit(data)
 
 
-class TestContract(EncoderContract):
+def build_model(data, settings):
+    """Return the network before training."""
+    torch.manual_seed(settings.seed)
+    return FamaeModel(*item_and_fields(data), settings, data.settings.max_length)
+
+
+class TestFAMAE(EncoderContract):
     @classmethod
     def make(cls):
         return FAMAE(SMALL.replace(epochs=2))
+
+    embeds_new_items = True
+
+
+class TestSASRecEncoder(EncoderContract):
+    @classmethod
+    def make(cls):
+        return SASRecEncoder(SASRecSettings(width=16, heads=2, ffn_width=32, layers=1, epochs=2, use_fields=True))
+
+
+class TestBERT4RecEncoder(EncoderContract):
+    @classmethod
+    def make(cls):
+        return BERT4RecEncoder(BERT4RecSettings(width=16, heads=2, ffn_width=32, layers=1, epochs=2))
+
+
+@pytest.mark.parametrize("use_fields", [False, True])
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [(SASRecEncoder, SASRecSettings), (BERT4RecEncoder, BERT4RecSettings)],
+    ids=["sasrec", "bert4rec"],
+)
+def test_item_tables_of_a_sequential_model(data, cls, settings, use_fields):
+    """The embedding of an item consists of its rows in the input tables, and a quantizer takes it."""
+    encoder = cls(settings(width=16, heads=2, ffn_width=32, layers=1, epochs=1, use_fields=use_fields)).fit(data)
+    embeddings, tables = encoder.embed(data), encoder.recommender_.model_.tables
+    names = ["item", *data.field_names] if use_fields else ["item"]
+    assert list(embeddings.columns) == names
+    assert embeddings.vectors.shape == (data.n_items, 16 * len(names))
+    assert np.array_equal(embeddings.part("item"), tables[0].weight.detach().numpy())
+    if use_fields:
+        assert np.array_equal(embeddings.part("store"), tables[1].weight.detach().numpy()[data.fields[:, 0]])
+    assert len(GAOQ((2, 3), random_state=0).fit(embeddings.vectors).codes_) == data.n_items
 
 
 class TestLearning:
     def test_it_beats_popularity_by_far(self, data, fitted):
         counts = np.bincount(data.train.targets, minlength=data.n_items)
         popular = np.isin(data.test.targets, np.argsort(-counts)[:10]).mean()
-        found = fitted.quality(data, "test")
+        found = fitted.metrics(data, "test")
         assert found["metric1"]["recall@10"] > 1.3 * popular
         assert found["metric2"]["recall@10"] > found["metric1"]["recall@10"]
 
@@ -52,8 +101,8 @@ class TestLearning:
         assert last["bound"] > first["bound"]
         assert last["bound"] == pytest.approx(0.6 * sum(v for k, v in last.items() if k.startswith("bound_fields.")))
         assert last["norms.store"] > 0
-        before = quality(build_model(data, SMALL), data.validation)
-        after = fitted.quality(data, "validation")
+        before = embedding_quality(build_model(data, SMALL), data.validation)
+        after = fitted.metrics(data, "validation")
         assert after["bound"] > before["bound"]
         values = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)[data.validation.targets]
         limit = sum(entropy(values[:, field]) for field in range(5)) * 6 / 10
@@ -69,7 +118,7 @@ def test_two_runs_are_the_same_bit_for_bit(data):
 def slow_ranks(model, data, visible, all_fields=False, count=40):
     """The ranks of the first test targets, one window at a time, with the fields of `visible` shown."""
     ranks = []
-    masked = torch.tensor([[name not in visible for name in model.names]])
+    masked = torch.tensor([[name not in visible for name in model.field_names]])
     for index in range(count):
         history, target = data.test.window(index)
         with torch.no_grad():
@@ -89,7 +138,7 @@ def first(split, count):
 class TestQuality:
     def test_ranks_equal_a_slow_reference(self, data, fitted):
         model = fitted.model_
-        found = quality(model, first(data.test, 40), cutoffs=(1, 3, 10))
+        found = embedding_quality(model, first(data.test, 40), cutoffs=(1, 3, 10))
         for metric, visible, all_fields in (
             ("metric1", (), False),
             ("metric1_all_fields", (), True),
@@ -111,14 +160,14 @@ class TestQuality:
         assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(5) + 1 / np.log2(11)) / 4)
 
     def test_the_bound_where_the_truth_is_known(self, log, items):
-        """A model without any knowledge: all values equally likely, so L_k = log of the vocabulary, and I = H − L."""
+        """A model that knows nothing: all values are equally likely, L_k is the log of the vocabulary size, and I = H − L."""
         data = Dataset.from_tables(log, items, ["store"], missing="keep")
         settings = SMALL.replace(field_weights=(1.0, 3.0))
         model = build_model(data, settings)
         with torch.no_grad():
             for table in model.tables:
                 table.weight[:] = table.weight[0]  # every value looks the same
-        found = quality(model, data.validation)
+        found = embedding_quality(model, data.validation)
         expected = {
             "item": entropy(data.validation.targets) - np.log(data.n_items),
             "store": entropy(data.fields[data.validation.targets, 0]) - np.log(data.field_sizes[0]),
@@ -127,15 +176,15 @@ class TestQuality:
         assert found["bound"] == pytest.approx(0.75 * (expected["item"] + 3 * expected["store"]), abs=1e-5)
 
     def test_the_bound_is_exact_for_a_field_that_is_given_away(self, log, items):
-        """Of two fields that say the same, the one that is seen tells all of the other: I(h; f) = H(f)."""
+        """Of two equivalent fields, the visible one determines the other: I(h; f) = H(f)."""
         twins = items.with_columns(first=pl.Series(list("ababab")), second=pl.Series(list("xyxyxy")))
         data = Dataset.from_tables(pl.concat([log] * 3), twins, ["first", "second"], k_core=1)
         settings = SMALL.replace(width=64, epochs=60, batch_size=32, dropout=0.0, field_weights=(0, 0, 1))
         model = FAMAE(settings).fit(data).model_
-        model.draw_masks = lambda count, generator: torch.tensor([True, False, True]).expand(count, -1)
+        model.draw_masks = lambda count, rng: torch.tensor([True, False, True]).expand(count, -1)
         truth = entropy(data.fields[data.train.targets, 1])
-        # Nearly: the scaled cosine never tells with certainty.
-        assert quality(model, data.train)["bound_fields"]["second"] == pytest.approx(truth, abs=0.01)
+        # Nearly: a scaled cosine never gives a probability of one.
+        assert embedding_quality(model, data.train)["bound_fields"]["second"] == pytest.approx(truth, abs=0.01)
 
 
 class TestEmbeddings:
@@ -155,12 +204,12 @@ class TestEmbeddings:
         assert np.linalg.norm(part, axis=1) == pytest.approx(np.ones(data.n_items), abs=1e-5)
 
     def test_no_embeddings(self, tmp_path):
-        with pytest.raises(InputError, match="no whole embeddings are here"):
+        with pytest.raises(InputError, match="there are no valid item embeddings here"):
             ItemEmbeddings.load(tmp_path)
 
 
 class TestUnseenItems:
-    """What training never saw is predicted from the other fields."""
+    """Values that training never saw are predicted from the other fields."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -192,61 +241,63 @@ class TestUnseenItems:
         assert found.part("item")[late] == pytest.approx(hidden / np.linalg.norm(hidden) * length, abs=1e-5)
         assert np.array_equal(found.part("store")[late], found.part("store")[data.item_indices(["i2"])[0]])
         directions = [part[too] / np.linalg.norm(part[too]) for part in (found.part("item"), found.part("store"))]
-        assert directions[0] == pytest.approx(directions[1], abs=1e-5)  # nothing of it was seen, its store neither
+        assert directions[0] == pytest.approx(directions[1], abs=1e-5)  # neither the item nor its store was seen
 
     def test_not_in_the_dataset(self, parts):
         data, encoder = parts
         table = pl.DataFrame({"item": ["new", "newer"], "store": ["b", "a store of its own"]})
-        ids, vectors = encoder.embed_new(data, table)
+        ids, vectors = encoder.embed_new(table)
         assert ids.to_list() == ["new", "newer"]
         late = data.item_indices(["late"])[0]
         assert vectors[0] == pytest.approx(encoder.embed(data).vectors[late], abs=1e-6)  # the same fields
         assert np.isfinite(vectors).all()
         assert not np.allclose(vectors[0], vectors[1])
-        unit = encoder.embed_new(data, table, normalize=True)[1].reshape(2, 2, -1)
+        unit = encoder.embed_new(table, normalize=True)[1].reshape(2, 2, -1)
         assert np.linalg.norm(unit, axis=2) == pytest.approx(np.ones((2, 2)), abs=1e-5)
 
     def test_a_table_without_the_fields(self, parts):
-        data, encoder = parts
+        _, encoder = parts
         with pytest.raises(InputError, match=r"the items table.*'store'"):
-            encoder.embed_new(data, pl.DataFrame({"item": ["new"]}))
+            encoder.embed_new(pl.DataFrame({"item": ["new"]}))
 
 
 class TestSaving:
     def test_round_trip(self, data, fitted, tmp_path):
         fitted.save(tmp_path)
-        loaded = FAMAE.load(tmp_path, data)
+        loaded = FAMAE.load(tmp_path)
         assert np.array_equal(loaded.embed(data).vectors, fitted.embed(data).vectors)
         assert loaded.settings == fitted.settings
 
     def test_another_dataset_is_refused(self, data, fitted, shop, tmp_path):
         fitted.save(tmp_path)
         other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
-        with pytest.raises(InputError, match=r"famae.safetensors: there is no such file"):
-            FAMAE.load(tmp_path / "nothing", data)
+        with pytest.raises(InputError, match=r"there is no model here, manifest.json is missing"):
+            FAMAE.load(tmp_path / "nothing")
         with pytest.raises(InputError, match="fitted to another Dataset"):
-            FAMAE.load(tmp_path, other)
+            FAMAE.load(tmp_path).embed(other)
+        with pytest.raises(InputError, match="fitted to another Dataset"):
+            FAMAE.load(tmp_path).metrics(other)
         with pytest.raises(InputError, match="fitted to another Dataset"):
             fitted.embed(other)
 
 
 def test_an_interrupted_run_ends_with_the_same_vectors(data, tmp_path, monkeypatch):
-    """With sampled negatives, hence sparse tables, and both ways of masking."""
+    """With sampled negatives, hence sparse tables, and both kinds of masking."""
     for masking in ("last", "random"):
-        settings = SMALL.replace(epochs=2, full_softmax_up_to=20, masking=masking)
+        settings = SMALL.replace(epochs=2, full_softmax_limit=20, masking=masking)
         whole = FAMAE(settings).fit(data).embed(data).vectors
         forward, steps = FamaeModel.forward, iter(range(100))
 
-        def interrupt(self, batch, generator, forward=forward, steps=steps):
+        def interrupt(self, batch, rng, forward=forward, steps=steps):
             if next(steps) == 5:
                 os.kill(os.getpid(), signal.SIGINT)
-            return forward(self, batch, generator)
+            return forward(self, batch, rng)
 
         with monkeypatch.context() as patch:
             patch.setattr(FamaeModel, "forward", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                FAMAE(settings).fit(data, tmp_path / masking)
-        assert np.array_equal(FAMAE(settings).fit(data, tmp_path / masking).embed(data).vectors, whole)
+                FAMAE(settings).fit(data, runtime=Runtime(tmp_path / masking))
+        assert np.array_equal(FAMAE(settings).fit(data, runtime=Runtime(tmp_path / masking)).embed(data).vectors, whole)
 
 
 def test_attention(data, fitted):
@@ -260,13 +311,15 @@ def test_attention(data, fitted):
 
 
 def test_settings_that_cannot_be(data):
-    with pytest.raises(InputError, match="the width, 30, must be a multiple of the heads, 4"):
+    with pytest.raises(InputError, match="width=30 must be a multiple of heads=4"):
         FamaeSettings(width=30)
-    with pytest.raises(InputError, match="'seed' cannot be -1"):
+    with pytest.raises(InputError, match="invalid value -1 for 'seed'"):
         FamaeSettings(seed=-1)
-    with pytest.raises(InputError, match=r"there is no setting 'wide' .did you mean 'width'.*; there are epochs"):
+    with pytest.raises(
+        InputError, match=r"there is no setting 'wide' .did you mean 'width'.*; available settings: epochs"
+    ):
         FamaeSettings(wide=3)
-    with pytest.raises(InputError, match="field_weights has 2 numbers; give one for the item-ID and one for each"):
+    with pytest.raises(InputError, match="field_weights has 2 values; give one for each of item, store, cat1"):
         FAMAE(FamaeSettings(field_weights=(1.0, 2.0))).fit(data)
 
 
@@ -281,13 +334,13 @@ def test_a_field_that_is_always_missing_is_refused(log, items):
 def test_a_field_with_one_value_is_reported(log, items, caplog):
     data = Dataset.from_tables(log, items.with_columns(constant=1), ["store", "constant"], missing="keep")
     encoder = FAMAE(SMALL.replace(epochs=1)).fit(data)
-    assert "the field 'constant' has one value only" in caplog.text
+    assert "the field 'constant' has a single value" in caplog.text
     assert np.isfinite(encoder.embed(data).vectors).all()
-    assert encoder.quality(data)["bound_fields"]["constant"] <= 0
+    assert encoder.metrics(data)["bound_fields"]["constant"] <= 0
 
 
 def test_batch_size_follows_the_data():
     sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 2048, 6_000_000: 2048}
     assert {n: FamaeSettings().batch_size_for(n) for n in sizes} == sizes
     paper = Recipe.read("resid-paper").part("encoder").settings
-    assert (paper.batch_size_for(10), paper.negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)
+    assert (paper.batch_size_for(10), paper.n_negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)

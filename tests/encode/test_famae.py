@@ -1,4 +1,4 @@
-"""FAMAE's network: masks, leaks, the loss against the formula, and the plain way of computing the same."""
+"""FAMAE's network: masks, leaks, the loss against its formula, and a plain implementation."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torch import nn
 
 from resid import Dataset
 from resid.data import Batches
-from resid.encode.famae import FamaeModel
+from resid.encode import FamaeModel, FamaeSettings
 
 WIDTH = 16
 
@@ -22,9 +22,9 @@ def data(shop):
 def make(data, **options):
     torch.manual_seed(0)
     codes = np.concatenate([np.arange(data.n_items)[:, None], data.fields], axis=1)
-    options = {"width": WIDTH, "hidden": 32, "dropout": 0.0, "max_length": data.settings.max_length} | options
+    settings = FamaeSettings(**{"width": WIDTH, "ffn_width": 32, "dropout": 0.0, **options})
     sizes = dict(zip(("item", *data.field_names), (data.n_items, *data.field_sizes), strict=True))
-    model = FamaeModel(codes, sizes, **options)
+    model = FamaeModel(codes, sizes, settings, data.settings.max_length)
     for parameter in model.parameters():  # larger weights than at the start, so that differences show
         nn.init.normal_(parameter, std=0.3)
     return model
@@ -65,7 +65,7 @@ class TestLeaks:
         histories, targets, masked = inputs(model, batch)
         other = torch.where(masked, torch.zeros_like(targets), targets)
         assert torch.equal(model.hidden(histories, targets, masked), model.hidden(histories, other, masked))
-        visible = torch.where(masked, targets, (targets + 1) % torch.tensor(model.sizes))
+        visible = torch.where(masked, targets, (targets + 1) % torch.tensor(model.field_sizes))
         assert not torch.allclose(model.hidden(histories, targets, masked), model.hidden(histories, visible, masked))
 
     def test_padding_does_not_matter(self, data, batch):
@@ -102,33 +102,33 @@ def slow_loss(model, hidden, targets, masked, negatives):
 
 
 class TestLoss:
-    @pytest.mark.parametrize(("threshold", "share"), [(10_000, 32), (20, 32), (1, 32), (1, 1), (1, 48)])
-    def test_equals_the_formula(self, data, batch, threshold, share):
-        options = {"full_softmax_up_to": threshold, "share_negatives": share}
-        model = make(data, negatives=7, weights=[1.0, 0.5, 2.0, 0.0, 1.0], **options)
+    @pytest.mark.parametrize(("threshold", "group_size"), [(10_000, 32), (20, 32), (1, 32), (1, 1), (1, 48)])
+    def test_equals_the_formula(self, data, batch, threshold, group_size):
+        options = {"full_softmax_limit": threshold, "negative_group_size": group_size}
+        model = make(data, n_negatives=7, field_weights=(1.0, 0.5, 2.0, 0.0, 1.0), **options)
         histories, targets, masked = inputs(model, batch)
         hidden = model.hidden(histories, targets, masked)
         negatives = model.draw_negatives(len(targets), torch.Generator().manual_seed(0))
         terms = model.loss(hidden, targets, masked, negatives)
         torch.testing.assert_close(terms["loss"], slow_loss(model, hidden, targets, masked, negatives))
 
-    def test_sampling_approaches_the_whole_vocabulary(self, data, batch):
+    def test_sampling_every_value_equals_the_full_softmax(self, data, batch):
         """With every value drawn exactly once, the sampled loss is the full one."""
         model = make(data)
         histories, targets, masked = inputs(model, batch)
         hidden = model.hidden(histories, targets, masked)
-        everything = [torch.arange(size).expand(2, -1) for size in model.sizes]  # 48 windows are two groups
+        everything = [torch.arange(size).expand(2, -1) for size in model.field_sizes]  # 48 windows are two groups
         full = model.loss(hidden, targets, masked, [None] * model.n_fields)["loss"]
         torch.testing.assert_close(model.loss(hidden, targets, masked, everything)["loss"], full)
 
     def test_negatives_are_uniform(self, data, batch):
-        model = make(data, full_softmax_up_to=1, negatives=5_000)
+        model = make(data, full_softmax_limit=1, n_negatives=5_000)
         for field, drawn in enumerate(model.draw_negatives(48, torch.Generator().manual_seed(0))):
             assert drawn.shape == (2, 5_000)
-            shares = torch.bincount(drawn.flatten(), minlength=model.sizes[field]) / drawn.numel()
-            assert shares.tolist() == pytest.approx([1 / model.sizes[field]] * model.sizes[field], abs=0.02)
+            shares = torch.bincount(drawn.flatten(), minlength=model.field_sizes[field]) / drawn.numel()
+            assert shares.tolist() == pytest.approx([1 / model.field_sizes[field]] * model.field_sizes[field], abs=0.02)
 
-    def test_a_constant_field_is_no_trouble(self, log, items):
+    def test_a_constant_field_has_finite_gradients(self, log, items):
         data = Dataset.from_tables(log, items.with_columns(constant=1), ["constant"])
         model = make(data)
         terms = model(next(iter(Batches(data.train, 4))), torch.Generator().manual_seed(0))
@@ -136,7 +136,7 @@ class TestLoss:
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-def test_the_plain_way_gives_the_same_loss_and_gradients(data, batch):
+def test_the_plain_implementation_gives_the_same_loss_and_gradients(data, batch):
     model = make(data)
     histories, targets, masked = inputs(model, batch)
     results = []
@@ -166,12 +166,12 @@ class TestRandomPositions:
     def test_which_positions_are_masked(self, data, batch):
         model = make(data, masking="random")
         histories, targets = model.windows(batch)
-        generator = torch.Generator().manual_seed(0)
+        rng = torch.Generator().manual_seed(0)
         rows, windows = 0, 0
         for _ in range(100):
-            hidden, codes, masked = model.hidden_at_random(histories, targets, generator)
+            hidden, codes, masked = model.hidden_at_random(histories, targets, rng)
             assert len(hidden) == len(codes) == len(masked)
-            assert masked.any(dim=1).all()  # a chosen position always hides something
+            assert masked.any(dim=1).all()  # a chosen position has at least one masked field
             rows, windows = rows + len(hidden), windows + len(histories)
         lengths = (histories >= 0).sum(dim=1) + 1
         expected = float((0.2 * lengths + 0.8**lengths).mean())  # a window in which none was drawn masks its target
@@ -180,13 +180,13 @@ class TestRandomPositions:
     def test_the_loss_is_the_mean_over_masked_positions(self, data, batch):
         model = make(data, masking="random")
         terms = model(batch, torch.Generator().manual_seed(3))
-        generator = torch.Generator().manual_seed(3)
-        hidden, codes, masked = model.hidden_at_random(*model.windows(batch), generator)
+        rng = torch.Generator().manual_seed(3)
+        hidden, codes, masked = model.hidden_at_random(*model.windows(batch), rng)
         torch.testing.assert_close(terms["loss"], slow_loss(model, hidden, codes, masked, [None] * 5))
         assert set(terms) == {"loss", "loss.item", *(f"loss.{name}" for name in data.field_names)}
 
     def test_masked_values_do_not_leak(self, data, batch):
-        """Whatever the masked fields of any position hold, the states are the same; and what is not masked counts."""
+        """The states do not depend on the values of masked fields, and depend on the others."""
         model = make(data, masking="random").double()
         histories, targets = model.windows(batch)
         states = []
@@ -195,7 +195,7 @@ class TestRandomPositions:
             if change:
 
                 def changed(codes, masked, change=change, original=original):
-                    other = (codes + 1) % torch.tensor(model.sizes)
+                    other = (codes + 1) % torch.tensor(model.field_sizes)
                     return original(torch.where(masked if change == "masked" else ~masked, other, codes), masked)
 
                 model.fuse = changed
@@ -205,7 +205,7 @@ class TestRandomPositions:
         assert not torch.allclose(states[0], states[2])
 
     def test_what_is_returned_was_masked(self, data, batch):
-        """The tokens of the returned positions carry mask vectors: other mask vectors, other states."""
+        """The tokens of the returned positions contain mask embeddings: if these change, so do the states."""
         model = make(data, masking="random")
         histories, targets = model.windows(batch)
         before = model.hidden_at_random(histories, targets, torch.Generator().manual_seed(5))[0]

@@ -1,4 +1,4 @@
-"""The operations on paper against those that PyTorch counts."""
+"""The analytic operation counts against those of PyTorch."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.quantize.test_kmeans import blobs
 
 
 def counted(work):
-    # PyTorch counts plain products only, so attention has to be made of them.
+    # PyTorch counts plain matrix products only, so fused attention is disabled.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
         work()
     return counter.get_total_flops()
@@ -41,7 +41,7 @@ def test_famae():
 
 def test_t5():
     """A decoder layer of PyTorch has the same products."""
-    layer = nn.TransformerDecoderLayer(32, 4, 96, 0.0, batch_first=True)  # in training mode, where nothing is fused
+    layer = nn.TransformerDecoderLayer(32, 4, 96, 0.0, batch_first=True)  # in training mode, without fused kernels
     target, memory = torch.randn(1, 3, 32), torch.randn(1, 20, 32)
     expected = attention_flops(3, 3, 32) + attention_flops(3, 20, 32) + feed_forward_flops(3, 32, 96)
     assert counted(lambda: layer(target, memory)) == pytest.approx(expected, rel=0.01)
@@ -50,8 +50,8 @@ def test_t5():
 
 
 def test_gaoq():
-    """The clustering term, with the steps that were taken, is what was counted; the rest by hand for a small tree."""
-    model = GAOQ((4, 5), max_iter=1, random_state=0).fit(blobs(200, d=16))  # too few for a sample
+    """The clustering term equals the count of the fit; the other terms are computed by hand for a small tree."""
+    model = GAOQ((4, 5), max_iter=1, random_state=0).fit(blobs(200, d=16))  # too few items for a sample
     start = [2 * 4 * 4 * 4 * 16, 4 * 2 * 4 * 5 * 5 * 16]  # k-means++ compares 4 b_l points with b_l centres
     paper = gaoq_flops(200, 16, model.branching_, [1, 1])
     assert sum(model.product_flops_) == paper["clustering"] + sum(start)

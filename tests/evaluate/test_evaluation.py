@@ -1,4 +1,4 @@
-"""Metrics against ranx, intervals against a plain bootstrap, and the parts of users."""
+"""Metrics against ranx, intervals against a plain bootstrap, and slices of users."""
 
 import numpy as np
 import pytest
@@ -18,22 +18,22 @@ def test_metrics_by_hand():
     assert metrics["ndcg@3"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
 
 
-@pytest.mark.filterwarnings("ignore")  # ranx has warnings of its own
-def test_metrics_are_those_of_ranx():
+@pytest.mark.filterwarnings("ignore")  # warnings of ranx itself
+def test_metrics_equal_those_of_ranx():
     import ranx
 
     random = np.random.default_rng(0)
-    scores = random.integers(0, 9, size=(60, 40)).astype(float)  # so that many items share a score
+    scores = random.integers(0, 9, size=(60, 40)).astype(float)  # many ties
     targets = random.integers(0, 40, size=60)
-    items = np.argsort(-scores, axis=1, kind="stable")[:, :12]  # of equals, the first of the catalogue
+    items = np.argsort(-scores, axis=1, kind="stable")[:, :12]  # ties in catalogue order
     wanted = ranx.Qrels({f"u{user}": {f"i{target}": 1} for user, target in enumerate(targets)})
     names = ["recall@5", "recall@10", "ndcg@5", "ndcg@10"]
-    ties = 1e-6 * np.arange(40)  # ranx leaves the order of equals open; this is ours
+    ties = 1e-6 * np.arange(40)  # ranx leaves the order of ties open
     run = ranx.Run(
         {f"u{u}": {f"i{item}": row[item] - ties[item] for item in range(40)} for u, row in enumerate(scores)}
     )
     assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(ranx.evaluate(wanted, run, names))
-    # Where the target has its score alone, the ties of the others make no difference, and ranx gets the plain scores.
+    # If no other item has the score of the target, ties do not matter, and ranx gets the plain scores.
     scores[np.arange(60), targets] += 0.5
     items = np.argsort(-scores, axis=1, kind="stable")[:, :12]
     run = ranx.Run({f"u{u}": {f"i{item}": row[item] for item in range(40)} for u, row in enumerate(scores)})
@@ -63,7 +63,7 @@ def test_slices(shop):
     by_history = [part for name, part in parts.items() if name.startswith("history")]
     by_target = [part for name, part in parts.items() if name.startswith("target")]
     for group in (by_history, by_target):
-        assert (np.sum(group, axis=0) == 1).all()  # each user in one of them
+        assert (np.sum(group, axis=0) == 1).all()  # each user is in exactly one slice
     assert (data.test.end - data.test.begin)[parts["history 6–10"]].tolist() == [
         length for length in data.test.end - data.test.begin if 6 <= length <= 10
     ]
@@ -72,13 +72,13 @@ def test_slices(shop):
     )
 
 
-def test_an_interval_does_not_depend_on_other_cutoffs():
+def test_intervals_do_not_depend_on_other_cutoffs():
     ranks = np.random.default_rng(0).integers(0, 30, 500)
     few, many = intervals(ranks, (10,)), intervals(ranks, (1, 5, 10, 20))
     assert few == {name: many[name] for name in few}
 
 
-def test_a_path_is_no_model(shop):
+def test_evaluate_refuses_a_path(shop):
     data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
-    with pytest.raises(InputError, match=r"a recommender is needed, not a str; see resid\.load"):
+    with pytest.raises(InputError, match=r"expected a recommender, got a str; see resid\.load"):
         evaluate("runs/mine", data)

@@ -106,7 +106,7 @@ class TestGenerators:
     def test_ids_of_other_items(self, kind, data, ids):
         with pytest.raises(InputError, match="these are the IDs of other items: 5 IDs for 12 items"):
             KINDS[kind]().fit(data, SemanticIds(ids.codes[:5], ids.level_sizes))
-        with pytest.raises(InputError, match="item 0 is i9 in the file and i0 in the Dataset"):
+        with pytest.raises(InputError, match="item 0 is i9 in the IDs and i0 in the Dataset"):
             KINDS[kind]().fit(data, ids.named(data.item_ids.reverse()))
 
     def test_invalid_embeddings(self, kind, data, ids, vectors):

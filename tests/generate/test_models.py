@@ -10,7 +10,8 @@ from resid import InputError
 from resid.data import PADDING, Batch, SequenceBatch
 from resid.generate.decode import beam_items, beam_search, score_all
 from resid.generate.exchange import from_transformers, to_transformers
-from resid.generate.onepass import Branches, OnePassModel, OnePassSettings
+from resid.generate.levelwise import Branches
+from resid.generate.onepass import OnePassModel, OnePassSettings
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.t5 import T5Model, T5Settings
 from resid.nn import Dropout

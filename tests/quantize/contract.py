@@ -1,4 +1,4 @@
-"""What holds for every quantizer: a test class inherits these and says how to make one."""
+"""Contract tests of quantizers: a test class inherits them and builds the quantizer."""
 
 import numpy as np
 import pytest
@@ -25,9 +25,12 @@ class QuantizerContract:
         assert (fitted.codes_ >= 0).all()
         assert (fitted.codes_ < fitted.level_sizes_).all()
         assert isinstance(fitted.semantic_ids_, SemanticIds)
-        assert fitted.semantic_ids_.sizes == fitted.level_sizes_
+        levels = len(fitted.level_sizes_)
+        assert np.array_equal(fitted.semantic_ids_.codes[:, :levels], fitted.codes_)
+        assert fitted.semantic_ids_.level_sizes[:levels] == fitted.level_sizes_
+        assert fitted.semantic_ids_.levels == levels + (fitted.collisions == "deduplicate")
 
-    def test_a_seed_decides(self, fitted):
+    def test_seed(self, fitted):
         vectors = blobs(160, d=12)
         assert np.array_equal(self.make().fit(vectors).codes_, fitted.codes_)
         assert np.array_equal(self.make().fit(torch.from_numpy(vectors)).codes_, fitted.codes_)
@@ -39,7 +42,7 @@ class QuantizerContract:
     def test_fit_transform(self, fitted):
         assert np.array_equal(self.make().fit_transform(blobs(160, d=12)), fitted.codes_)
 
-    def test_bad_input(self):
+    def test_invalid_input(self):
         for bad in (np.full((160, 12), np.nan), np.ones(5), np.ones((0, 12))):
-            with pytest.raises(ValueError):  # noqa: PT011 - each library has words of its own
+            with pytest.raises(ValueError):  # noqa: PT011 - the messages of other libraries
                 self.make().fit(bad)

@@ -1,4 +1,4 @@
-"""GAOQ: Algorithm 1 against a literal transcription, balance, uniqueness, alignment, new vectors, refusals."""
+"""GAOQ: Algorithm 1 against a literal transcription, balance, uniqueness, alignment, new vectors, invalid input."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from resid.quantize import GAOQ
 from resid.quantize.alignment import make_anchors, match
+from resid.quantize.cluster_tree import automatic_branching, build_tree
 from resid.quantize.kmeans import balanced_kmeans
-from resid.quantize.tree import automatic_branching, grow
 from tests.quantize.test_kmeans import blobs
 
 pytestmark = pytest.mark.filterwarnings("ignore:there are up to")  # more anchors than dimensions, in small trees
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:there are up to")  # more anchor
 @parametrize_with_checks(
     [GAOQ(random_state=0)],
     expected_failed_checks=lambda _: {
-        "check_fit_idempotent": "it transforms rows that were not fitted, for which no code may be free",
+        "check_fit_idempotent": "it transforms rows that were not fitted, for which there may be no free code",
     },
 )
 @pytest.mark.filterwarnings("ignore")
@@ -29,7 +29,7 @@ def test_scikit_learn_checks(estimator, check):
 
 
 def literal(vectors, branching, anchors, seed):
-    """Algorithm 1, one parent after the other, with the same balanced k-means."""
+    """Return the codes of Algorithm 1, one parent after the other, with the same balanced k-means."""
     codes = np.zeros((len(vectors), len(branching) + 1), dtype=int)
 
     def cosine(vector, anchor):
@@ -75,9 +75,9 @@ def test_algorithm_1(anchors):
 
 
 def test_nodes_with_fewer_items_than_children():
-    """Such branching is refused by the quantizers; the tree itself gives every item a child of its own."""
+    """Quantizers refuse such branching; the tree gives every item a child of its own."""
     vectors = torch.from_numpy(blobs(22, d=12))
-    first, second = grow(vectors, (4, 8), seed=0, max_iter=10, tol=1e-4)
+    first, second = build_tree(vectors, (4, 8), seed=0, max_iter=10, tol=1e-4)
     assert second.counts.tolist() == np.bincount(first.children).tolist()  # five or six, not eight
     for node in range(4):
         own = np.flatnonzero(second.parents == node)
@@ -106,8 +106,7 @@ def test_balanced_and_unique(first, second, more, seed):
     assert model.branching_[2] == leaves.max() == model.level_sizes_[2]
 
 
-def test_the_order_of_children_does_not_matter():
-    """The codes go with the clusters: give a parent's children in another order, and each keeps its anchor."""
+def test_matching_does_not_depend_on_the_order_of_children():
     random = np.random.default_rng(0)
     children = torch.from_numpy(random.normal(size=(3, 6, 20)).astype(np.float32))
     parents = children.mean(dim=1)
@@ -118,8 +117,8 @@ def test_the_order_of_children_does_not_matter():
     assert np.array_equal(match(children[:, order], counts, parents, anchors), codes[:, order])
 
 
-def test_a_code_means_the_same_under_every_parent():
-    """Parents whose children lie in the same directions, in any order: each direction has one code."""
+def test_codes_are_aligned_between_parents():
+    """The children of all parents lie in the same directions: each direction has one code."""
     random = np.random.default_rng(0)
     directions = np.linalg.qr(random.normal(size=(32, 8)))[0].T * 3
     where = np.repeat(np.arange(8), 12)
@@ -147,24 +146,24 @@ class TestAnchors:
             codes = GAOQ((3, 10), random_state=0).fit(vectors).codes_
         assert len(np.unique(codes, axis=0)) == 200
 
-    def test_spare_ones(self):
+    def test_more_than_children(self):
         model = GAOQ((4, 5), anchors=(8, 20), random_state=0).fit(blobs(180))
         assert model.level_sizes_ == (4, 8, 20)
         assert [len(anchors) for anchors in model.anchors_] == [8, 20]
 
 
 class TestNewVectors:
-    def test_fitted_ones_keep_their_ids(self):
+    def test_fitted_rows_keep_their_ids(self):
         vectors = blobs(150)
         vectors[70:75] = vectors[3]  # duplicates too
         model = GAOQ((3, 5), random_state=0).fit(vectors)
         assert np.array_equal(model.transform(vectors), model.codes_)
         assert np.array_equal(model.transform(vectors[80:]), model.codes_[80:])
-        some = model.transform(vectors[70:75])  # of equal rows, any may be meant
+        some = model.transform(vectors[70:75])  # equal rows may get each other's IDs
         assert set(map(tuple, some)) <= set(map(tuple, model.codes_[[3, *range(70, 75)]]))
         assert len(np.unique(some, axis=0)) == 5
 
-    def test_new_ones_get_free_ids_near_by(self):
+    def test_new_rows_get_free_ids_nearby(self):
         vectors = blobs(150, d=16)
         model = GAOQ((3, 5), anchors=(5, 30), random_state=0).fit(vectors)
         before = model.codes_.copy()
@@ -173,9 +172,9 @@ class TestNewVectors:
         everything = np.concatenate([model.codes_, codes])
         assert len(np.unique(everything, axis=0)) == len(everything)
         assert np.array_equal(model.codes_, before)
-        assert (codes[:20, 0] == before[:20, 0]).mean() > 0.8  # balance sends some elsewhere
+        assert (codes[:20, 0] == before[:20, 0]).mean() > 0.8  # balancing moved some to other clusters
 
-    def test_what_a_call_gives_the_next_may_give_again_and_extend_keeps(self):
+    def test_extend_keeps_ids_and_transform_does_not(self):
         vectors = blobs(150, d=40)
         model = GAOQ((3, 5), anchors=(5, 30), random_state=0).fit(vectors)
         one, two = vectors[:1] + 1e-4, vectors[:1] - 1e-4
@@ -185,7 +184,7 @@ class TestNewVectors:
         assert not np.array_equal(first, second)
         assert np.array_equal(model.transform(np.concatenate([two, one])), np.concatenate([second, first]))
         assert np.array_equal(model.codes_[150:], np.concatenate([first, second]))
-        assert np.array_equal(model.extend(one), first)  # known by now
+        assert np.array_equal(model.extend(one), first)  # it is a known row now
         assert len(model.codes_) == 152
         assert model.semantic_ids_.unique
 
@@ -196,23 +195,24 @@ class TestNewVectors:
         new = vectors[:1] + np.linspace(0.1, 0.2, free, dtype=np.float32)[:, None]
         codes = model.transform(new)
         assert model.level_sizes_[2] == 6
-        assert len(np.unique(np.concatenate([model.codes_, codes]), axis=0)) == 72  # a sibling, then the next parent
+        assert len(np.unique(np.concatenate([model.codes_, codes]), axis=0)) == 72  # siblings first, then the next parent
         own = codes[:, 0] == codes[0, 0]
-        assert own[: own.sum()].all()  # the other parents come when the nearest is full
-        with pytest.raises(ValueError, match=r"row 11: all 72 IDs are given; .* more anchors"):
+        assert own[: own.sum()].all()  # other parents once the nearest one is full
+        with pytest.raises(ValueError, match=r"row 11: all 72 IDs are taken; .* more anchors"):
             model.transform(np.concatenate([new, vectors[:1] + 5]))
 
-    def test_minus_zero_is_zero(self):
+    def test_minus_zero_equals_zero(self):
         vectors = np.concatenate([blobs(59, d=16), np.zeros((1, 16), dtype=np.float32)])
         model = GAOQ((3, 4), random_state=0).fit(vectors)
         assert np.array_equal(model.transform(-vectors[59:]), model.codes_[59:])
 
 
-class TestRefusals:
+class TestInvalidArguments:
     @pytest.mark.parametrize(
         ("branching", "match"),
-        [((0, 3), "at least 1"), ((), "one for every level"), ((2.5, 3), "at least 1"), ((50, 50), "2,500 leaves for 100"),
-         ("many", "'auto'"), (5, "one for every level"), (None, "one for every level"), ((2**40, 2**40), "1,208,925,819,614,629,174,706,176")],
+        [((0, 3), "must be positive integers"), ((), "one per level"), ((2.5, 3), "must be positive integers"),
+         ((50, 50), "has 2,500 leaves for n_samples=100 items"), ("many", "must be integers or 'auto'"),
+         (5, "one per level"), (None, "one per level"), ((2**40, 2**40), "1,208,925,819,614,629,174,706,176")],
     )  # fmt: skip
     def test_branching(self, branching, match):
         with pytest.raises(ValueError, match=match):
@@ -220,14 +220,14 @@ class TestRefusals:
 
     def test_anchors(self):
         for bad in (5, "many"):
-            with pytest.raises(ValueError, match="must be 2 numbers"):
+            with pytest.raises(ValueError, match="must be 2 integers, one per level from the second on"):
                 GAOQ((4, 5), anchors=bad).fit(blobs(100))
         for name, value in (("max_iter", 0), ("tol", -1.0), ("tol", np.nan), ("max_iter", 1.5)):
             with pytest.raises(ValueError, match=f"{name}={value}"):
                 GAOQ((4, 5), **{name: value}).fit(blobs(100))
-        with pytest.raises(ValueError, match="must be 2 numbers"):
+        with pytest.raises(ValueError, match="must be 2 integers, one per level from the second on"):
             GAOQ((4, 5), anchors=(5,)).fit(blobs(100))
-        with pytest.raises(ValueError, match="level 2 has 5 children and needs as many anchors, not 4"):
+        with pytest.raises(ValueError, match="level 2 has 5 children and needs at least as many anchors, not 4"):
             GAOQ((4, 5), anchors=(4, 9)).fit(blobs(100))
 
     def test_three_levels_of_clusters(self):
@@ -235,7 +235,7 @@ class TestRefusals:
         assert len(np.unique(model.codes_, axis=0)) == 93
 
 
-def test_branching_from_the_number_of_items():
+def test_automatic_branching():
     for items in (1, 2, 5, 30, 150, 1_000, 5_000):
         first, second = automatic_branching(items)
         assert 1 <= first * second <= items

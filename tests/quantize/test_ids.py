@@ -1,4 +1,4 @@
-"""Semantic IDs: both ways, the tree of prefixes, and the file."""
+"""Semantic IDs: lookups, the tree of prefixes, and the file."""
 
 import numpy as np
 import polars as pl
@@ -15,28 +15,28 @@ def ids():
     return SemanticIds(CODES, (2, 4, 3), list("abcde"))
 
 
-def test_items_of_ids(ids):
+def test_find(ids):
     assert [found.tolist() for found in ids.find([[0, 3, 1], [1, 0, 2], [1, 0, 1], [0, 0, 0]])] == [[1, 3], [0], [], []]
     assert not ids.unique
     assert SemanticIds(CODES[:3]).unique
 
 
-def test_codes_that_a_level_does_not_have(ids):
+def test_find_codes_out_of_range(ids):
     assert [found.tolist() for found in ids.find([[0, 4, 2], [1, -1, 1], [2, 0, 0]])] == [[], [], []]
     assert ids.step(1, 0, 4) == -1
     with pytest.raises(InputError, match="an ID has 3 codes, not 2"):
         ids.find([[0, 3]])
 
 
-def test_codes_and_items_that_cannot_be():
+def test_invalid_codes_and_item_ids():
     for bad in ([[0.7, 1.9]], [[2**40, 1]], [["a"]]):
-        with pytest.raises(InputError, match="whole numbers below"):
+        with pytest.raises(InputError, match=r"codes must be integers below 2\^31"):
             SemanticIds(bad)
-    with pytest.raises(InputError, match="the item id 'a' stands more than once"):
+    with pytest.raises(InputError, match="the item id 'a' occurs more than once"):
         SemanticIds(CODES[:2], item_ids=["a", "a"])
 
 
-def test_the_tree_is_that_of_the_codes():
+def test_prefix_tree():
     random = np.random.default_rng(0)
     codes = random.integers(0, 5, size=(200, 3))
     ids = SemanticIds(codes)
@@ -52,14 +52,14 @@ def test_the_tree_is_that_of_the_codes():
                 there = ids.step(depth, node, code)
                 wanted = (*prefix, code)
                 assert there == (prefixes[depth + 1].index(wanted) if wanted in prefixes[depth + 1] else -1)
-    assert (ids.step(1, [-1, -1], [0, 1]) == -1).all()  # from nowhere, nowhere
+    assert (ids.step(1, [-1, -1], [0, 1]) == -1).all()  # no node has no children
 
 
-def test_a_level_that_tells_items_apart(ids):
+def test_deduplicated(ids):
     more = ids.deduplicated()
     assert more.unique
     assert more.codes[:, -1].tolist() == [0, 0, 0, 1, 0]
-    assert more.sizes == (2, 4, 3, 2)
+    assert more.level_sizes == (2, 4, 3, 2)
     assert more.item_ids.to_list() == list("abcde")
 
 
@@ -67,22 +67,22 @@ def test_round_trip(ids, tmp_path):
     ids.save(tmp_path / "runs" / "ids.parquet")
     loaded = SemanticIds.load(tmp_path / "runs" / "ids.parquet")
     assert np.array_equal(loaded.codes, ids.codes)
-    assert loaded.sizes == ids.sizes == (2, 4, 3)
+    assert loaded.level_sizes == ids.level_sizes == (2, 4, 3)
     assert loaded.item_ids.to_list() == list("abcde")
     assert pl.read_parquet(tmp_path / "runs" / "ids.parquet").columns == ["item", "c1", "c2", "c3"]
     assert [file.name for file in (tmp_path / "runs").iterdir()] == ["ids.parquet"]
 
 
-def test_refusals(tmp_path):
-    with pytest.raises(InputError, match="below the sizes"):
+def test_invalid_arguments_and_files(tmp_path):
+    with pytest.raises(InputError, match=r"codes must be at least 0 and below the level sizes"):
         SemanticIds(CODES, (2, 3, 3))
-    with pytest.raises(InputError, match="below the sizes"):
+    with pytest.raises(InputError, match=r"codes must be at least 0 and below the level sizes"):
         SemanticIds([[0, -1]])
-    with pytest.raises(InputError, match="shape"):
+    with pytest.raises(InputError, match=r"codes must have the shape \(items, levels\), not \(3,\)"):
         SemanticIds([1, 2, 3])
-    with pytest.raises(InputError, match="5 codes and 2 item ids"):
+    with pytest.raises(InputError, match="there are codes for 5 items but 2 item ids"):
         SemanticIds(CODES, item_ids=["a", "b"])
     (tmp_path / "x.parquet").write_text("no")
-    for path, message in (("x.parquet", "no semantic IDs are here"), ("nothing.parquet", "there is no such file")):
+    for path, message in (("x.parquet", "this file has no valid semantic IDs"), ("nothing.parquet", "there is no such file")):
         with pytest.raises(InputError, match=message):
             SemanticIds.load(tmp_path / path)

@@ -1,4 +1,4 @@
-"""Balanced k-means: scikit-learn's checks, balance, quality against a peer, and input that is odd."""
+"""Balanced k-means: scikit-learn's checks, balance, quality against k-means-constrained, and unusual input."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_sizes_and_attributes(n, k, seed):
     assert model.inertia_ == pytest.approx(((points - means[model.labels_]) ** 2).sum(), rel=1e-3, abs=1e-2)
 
 
-def test_it_finds_clusters_that_are_balanced():
+def test_finds_balanced_clusters():
     truth = np.repeat(np.arange(6), 40)
     points = (np.random.default_rng(0).normal(size=(6, 16)) * 10)[truth] + np.random.default_rng(1).normal(
         size=(240, 16)
@@ -56,7 +56,7 @@ def test_it_finds_clusters_that_are_balanced():
     assert model.inertia_ == pytest.approx(KMeans(6, n_init=5, random_state=0).fit(points).inertia_, rel=1e-5)
 
 
-def test_inertia_is_as_good_as_the_peers():
+def test_inertia_is_as_good_as_that_of_k_means_constrained():
     points = blobs(600, d=16, groups=9)
     low = 600 // 7
     ours = np.mean([BalancedKMeans(7, random_state=seed).fit(points).inertia_ for seed in range(8)])
@@ -69,20 +69,20 @@ def test_inertia_is_as_good_as_the_peers():
     assert ours <= 1.01 * theirs
 
 
-def test_more_starts_are_not_worse():
+def test_more_initializations_are_not_worse():
     points = blobs(400)
     one, five = (BalancedKMeans(8, n_init=n, random_state=0).fit(points).inertia_ for n in (1, 5))
     assert five <= one
 
 
-def test_a_large_problem_begins_on_a_sample():
+def test_large_problem_starts_on_a_sample():
     points = blobs(3_000, d=6)
-    found = balanced_kmeans(torch.from_numpy(points)[None], 4, [[1]])  # more than 2 · 64 · 4
+    found = balanced_kmeans(torch.from_numpy(points)[None], 4, [[1]])  # more than 2 · 128 · 4 points
     sizes = np.bincount(found.labels[0])
     assert sizes.tolist() == [750] * 4
 
 
-def test_a_problem_does_not_depend_on_the_others():
+def test_problems_do_not_depend_on_each_other():
     points = torch.from_numpy(blobs(90, seed=4)).view(3, 30, 8)
     counts = np.array([30, 29, 30])
     together = balanced_kmeans(points, 4, [[5], [6], [7]], counts=counts)
@@ -101,14 +101,14 @@ def test_inertia_of_tight_clusters():
 
 
 def test_points_far_from_the_origin():
-    """What a common offset costs in precision is one factor of its length, not two."""
+    """A common offset costs precision in proportion to its length, not to its square."""
     points = blobs(400, d=16)
     near = BalancedKMeans(5, random_state=0).fit(points)
     far = BalancedKMeans(5, random_state=0).fit(points + 1000)
     assert far.inertia_ == pytest.approx(near.inertia_, rel=0.01)
 
 
-class TestOddInput:
+class TestUnusualInput:
     def test_all_points_equal(self):
         model = BalancedKMeans(3, random_state=0).fit(np.ones((10, 4)))
         assert sorted(np.bincount(model.labels_)) == [3, 3, 4]
@@ -119,7 +119,7 @@ class TestOddInput:
         assert sorted(BalancedKMeans(7, random_state=0).fit(blobs(7)).labels_) == list(range(7))
 
     @pytest.mark.parametrize("kind", ["integers", "float64", "strided", "constant column", "duplicates"])
-    def test_it_takes(self, kind):
+    def test_accepted(self, kind):
         points = blobs(60)
         points = {
             "integers": (points * 10).astype(int),
@@ -142,7 +142,7 @@ class TestOddInput:
         with pytest.raises(ValueError, match=r"values beyond 1e\+15"):
             BalancedKMeans(2).fit(blobs(20) * np.float32(1e20))
 
-    def test_other_refusals(self):
+    def test_invalid_arguments(self):
         with pytest.raises(ValueError, match=r"(?i)expected.*2.*array|two-dimensional"):
             BalancedKMeans(2).fit(np.ones(5))
         with pytest.raises(ValueError, match="two-dimensional"):
@@ -160,7 +160,7 @@ class TestOddInput:
                 BalancedKMeans(**{name: value}).fit(blobs(20))
 
 
-def test_tensors_give_the_same():
+def test_tensors_and_arrays_give_the_same_result():
     points = blobs(100)
     assert np.array_equal(
         BalancedKMeans(5, random_state=0).fit(points).labels_,
@@ -168,7 +168,7 @@ def test_tensors_give_the_same():
     )
 
 
-def test_new_points_go_to_the_nearest_centre():
+def test_predict_returns_the_nearest_center():
     points = blobs(100)
     model = BalancedKMeans(5, random_state=0).fit(points)
     distances = np.linalg.norm(points[:, None] - model.cluster_centers_, axis=2)
@@ -176,7 +176,7 @@ def test_new_points_go_to_the_nearest_centre():
     assert model.transform(points) == pytest.approx(distances, abs=1e-3)
 
 
-def test_the_same_in_another_process_with_other_threads():
+def test_deterministic_across_processes_and_threads():
     script = (
         "import torch, sys; torch.set_num_threads(int(sys.argv[1]))\n"
         "import zlib; from tests.quantize.test_kmeans import blobs; from resid.quantize import GAOQ\n"

@@ -5,11 +5,11 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from resid import InputError
+from resid import InputError, Runtime
 from resid.data import VectorBatch
 from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
+from resid.quantize.cluster_tree import number_within
 from resid.quantize.rqvae import RQVAEModel
-from resid.quantize.tree import number_within
 from tests.quantize.contract import QuantizerContract
 from tests.quantize.test_kmeans import blobs
 
@@ -18,10 +18,10 @@ from tests.quantize.test_kmeans import blobs
     [
         HierarchicalKMeans(random_state=0),
         RQKMeans(2, 3, random_state=0),
-        RQVAE(2, 3, hidden=(8,), epochs=1, random_state=0),
+        RQVAE(2, 3, hidden_layer_sizes=(8,), epochs=1, random_state=0),
     ],
     expected_failed_checks=lambda estimator: (
-        {"check_fit_idempotent": "it transforms rows that were not fitted, for which no code may be free"}
+        {"check_fit_idempotent": "it transforms rows that were not fitted, for which there may be no free code"}
         if isinstance(estimator, HierarchicalKMeans)
         else {}
     ),
@@ -42,7 +42,7 @@ class TestHierarchicalKMeans(QuantizerContract):
     def make(cls, random_state=0):
         return HierarchicalKMeans((4, 5), random_state=random_state)
 
-    def test_the_tree_is_that_of_gaoq(self, fitted):
+    def test_same_tree_as_gaoq(self, fitted):
         aligned = GAOQ((4, 5), random_state=0).fit(blobs(160, d=12)).codes_
         for depth in (1, 2, 3):
             pairs = np.unique(np.column_stack([aligned[:, :depth], fitted.codes_[:, :depth]]), axis=0)
@@ -60,15 +60,15 @@ class TestKAryTree(QuantizerContract):
         return HierarchicalKMeans(6, random_state=random_state)
 
     def test_shape(self, fitted):
-        assert fitted.level_sizes_ == (6, 6, 6)  # 36 are too few for 160 items
+        assert fitted.level_sizes_ == (6, 6, 6)  # 36 leaves are too few for 160 items
         assert fitted.semantic_ids_.unique
         for depth in (1, 2):
             sizes = np.unique(fitted.codes_[:, :depth], axis=0, return_counts=True)[1]
             assert len(sizes) == 6**depth
             assert sizes.max() - sizes.min() <= depth
-        assert np.bincount(fitted.codes_[:, 2]).min() > 10  # the codes of the last level are used alike
+        assert np.bincount(fitted.codes_[:, 2]).min() > 10  # the codes of the last level are used evenly
 
-    def test_few_items_and_refusals(self):
+    def test_few_items_and_invalid_branching(self):
         assert sorted(HierarchicalKMeans(6, random_state=0).fit(blobs(5)).codes_[:, 0]) != [0, 0, 0, 0, 0]
         few = HierarchicalKMeans(6, random_state=0).fit(blobs(5))
         assert few.level_sizes_ == (6,)
@@ -81,23 +81,25 @@ class TestKAryTree(QuantizerContract):
 class TestRQVAE(QuantizerContract):
     @classmethod
     def make(cls, random_state=0):
-        return RQVAE(3, 8, hidden=(16,), latent=4, epochs=30, check_every=10, random_state=random_state)
+        return RQVAE(
+            3, 8, hidden_layer_sizes=(16,), latent_dim=4, epochs=30, evaluate_every=10, random_state=random_state
+        )
 
-    def test_it_learns(self, fitted):
+    def test_learns(self, fitted):
         losses = [record["reconstruction"] for record in fitted.history_]
         assert losses[-1] < losses[0]
         assert max(record["distinct"] for record in fitted.history_) == len(np.unique(fitted.codes_, axis=0)) / 160
 
-    def test_a_run_in_a_folder_is_continued(self, fitted, tmp_path):
-        vectors = blobs(160, d=12)
-        first = self.make().set_params(folder=tmp_path).fit(vectors)
+    def test_resumes_in_a_folder(self, fitted, tmp_path):
+        vectors, runtime = blobs(160, d=12), Runtime(tmp_path)
+        first = self.make().fit(vectors, runtime=runtime)
         assert np.array_equal(first.codes_, fitted.codes_)
         written = (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns
-        assert np.array_equal(self.make().set_params(folder=tmp_path).fit(vectors).codes_, fitted.codes_)
-        assert (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns == written  # nothing was trained again
+        assert np.array_equal(self.make().fit(vectors, runtime=runtime).codes_, fitted.codes_)
+        assert (tmp_path / "checkpoint.safetensors").stat().st_mtime_ns == written  # no further training
 
-    def test_the_loss_by_hand(self):
-        model = RQVAEModel((3, 2), n_levels=2, n_clusters=2, beta=0.25)
+    def test_loss_by_hand(self):
+        model = RQVAEModel((3, 2), n_levels=2, codebook_size=2, commitment_weight=0.25)
         with torch.no_grad():
             model.encoder[0].weight.copy_(torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]))
             model.encoder[0].bias.zero_()
@@ -110,27 +112,33 @@ class TestRQVAE(QuantizerContract):
         assert terms["reconstruction"].item() == pytest.approx(0.5**2 + 0.25**2 + 9)
         assert terms["quantization"].item() == pytest.approx(1.25 * (0.25 + 0.75**2) + 1.25 * (0.25 + 0.25**2))
         terms["loss"].backward()
-        # Straight through: the decoder's error reaches the encoder, and commitment adds 2 beta times the residuals.
+        # Straight through: the decoder's error reaches the encoder, and the commitment loss adds 2 β times the residuals.
         error = 2 * np.array([0.5, 0.25])
         commitment = 2 * 0.25 * (np.array([-0.5, 0.75]) + np.array([-0.5, -0.25]))
         assert model.encoder[0].bias.grad.numpy() == pytest.approx(error + commitment)
         assert model.codebooks.grad[0, 0].numpy() == pytest.approx([2 * 0.5, 2 * -0.75])  # towards the latent vector
 
-    def test_another_beta_is_another_run(self, tmp_path):
-        self.make().set_params(folder=tmp_path, epochs=10).fit(blobs(160, d=12))
-        with pytest.raises(InputError, match=r"'beta' was 0\.25 and is 5\.0"):
-            self.make().set_params(folder=tmp_path, epochs=10, beta=5.0).fit(blobs(160, d=12))
+    def test_another_commitment_weight_is_another_run(self, tmp_path):
+        runtime = Runtime(tmp_path)
+        self.make().set_params(epochs=10).fit(blobs(160, d=12), runtime=runtime)
+        with pytest.raises(InputError, match=r"'commitment_weight' was 0\.25 and is now 5\.0"):
+            self.make().set_params(epochs=10, commitment_weight=5.0).fit(blobs(160, d=12), runtime=runtime)
 
-    def test_refusals(self):
-        for name, value in (("hidden", 5), ("hidden", (0,)), ("learning_rate", 0), ("beta", np.nan)):
+    def test_invalid_arguments(self):
+        for name, value in (
+            ("hidden_layer_sizes", 5),
+            ("hidden_layer_sizes", (0,)),
+            ("learning_rate", 0),
+            ("commitment_weight", np.nan),
+        ):
             with pytest.raises(ValueError, match=f"{name}="):
                 RQVAE(**{name: value}).fit(blobs(300))
-        with pytest.raises(ValueError, match="epochs=0 cannot be used"):
+        with pytest.raises(ValueError, match="epochs=0 is invalid; it must be an integer of at least 1"):
             RQVAE(epochs=0).fit(blobs(300))
-        with pytest.raises(ValueError, match="beta=-1 cannot be used"):
-            RQVAE(beta=-1).fit(blobs(300))
-        with pytest.raises(ValueError, match="n_samples=20 should be >= n_clusters=256"):
-            RQVAE().fit(blobs(20))
+        with pytest.raises(ValueError, match="commitment_weight=-1 is invalid; it must be a number of at least 0"):
+            RQVAE(commitment_weight=-1).fit(blobs(300))
+        with pytest.raises(ValueError, match="n_samples=20 should be >= codebook_size=256: use a smaller codebook"):
+            RQVAE(codebook_size=256).fit(blobs(20))
 
 
 class TestRQKMeans(QuantizerContract):
@@ -138,7 +146,7 @@ class TestRQKMeans(QuantizerContract):
     def make(cls, random_state=0):
         return RQKMeans(3, 8, random_state=random_state)
 
-    def test_every_level_takes_the_nearest_and_explains_more(self, fitted):
+    def test_every_level_takes_the_nearest_entry(self, fitted):
         residual = blobs(160, d=12)
         left = [(residual**2).sum()]
         for level, book in enumerate(fitted.codebooks_):
@@ -154,11 +162,19 @@ class TestRQKMeans(QuantizerContract):
         for level in range(2):
             assert np.bincount(codes[:, level]).tolist() == [20] * 8
 
-    def test_refusals(self):
-        with pytest.raises(ValueError, match="n_clusters=0 cannot be used"):
-            RQKMeans(2, 0).fit(blobs(20))
-        with pytest.raises(ValueError, match="n_samples=20 should be >= n_clusters=256"):
-            RQKMeans().fit(blobs(20))
+    def test_invalid_arguments(self):
+        for size in (0, 2.5, "many", True):
+            with pytest.raises(ValueError, match=f"codebook_size={size!r} is invalid; it must be an integer of at least 1"):
+                RQKMeans(2, size).fit(blobs(20))
+        with pytest.raises(ValueError, match="n_samples=20 should be >= codebook_size=256: use a smaller codebook"):
+            RQKMeans(codebook_size=256).fit(blobs(20))
+        with pytest.raises(ValueError, match="collisions='count' is invalid; use 'deduplicate' or 'keep'"):
+            RQKMeans(2, 4, collisions="count").fit(blobs(20))
+
+    def test_automatic_codebook_size(self):
+        assert RQKMeans(2, random_state=0).fit(blobs(21)).level_sizes_ == (5, 5)
+        assert RQKMeans(1, random_state=0).fit(blobs(2)).level_sizes_ == (1,)
+        assert RQKMeans(1, max_iter=1, random_state=0).fit(blobs(2_000)).level_sizes_ == (256,)
 
 
 class TestBalancedRQKMeans(QuantizerContract):

@@ -1,4 +1,4 @@
-"""The quality of IDs: every figure against a slow way to compute it, or a distribution whose truth is known."""
+"""The quality of IDs: every metric against a slow way to compute it, or a distribution with a known value."""
 
 from itertools import combinations
 
@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from resid import Dataset, InputError
-from resid.quantize import GAOQ, HierarchicalKMeans, SemanticIds, quality
+from resid.quantize import GAOQ, HierarchicalKMeans, SemanticIds, id_quality
 from resid.quantize.quality import gini
 from tests.quantize.test_kmeans import blobs
 
@@ -18,7 +18,7 @@ VECTORS = blobs(120, d=7)
 
 @pytest.fixture(scope="module")
 def found():
-    return quality(SemanticIds(CODES, (4, 5, 6)), VECTORS)  # two codes of the second level are dead
+    return id_quality(SemanticIds(CODES, (4, 5, 6)), VECTORS)  # two codes of the second level are dead
 
 
 def variance_left(vectors, groups):
@@ -77,7 +77,7 @@ def test_cosines(found, level):
         own = (CODES[:, :level] == prefix).all(axis=1)
         steps = VECTORS[own] - VECTORS[own].mean(axis=0)
         lengths = np.linalg.norm(steps, axis=1, keepdims=True)
-        units[own] = np.where(lengths > 1e-6, steps / np.maximum(lengths, 1e-6), 0)  # an item alone has no step
+        units[own] = np.where(lengths > 1e-6, steps / np.maximum(lengths, 1e-6), 0)  # an item without siblings has no step
     pairs = [(a, b) for a, b in combinations(range(120), 2) if CODES[a, level] == CODES[b, level]]
     between = [(a, b) for a, b in pairs if (CODES[a, :level] != CODES[b, :level]).any()]
     assert found["levels"][level]["cosine"] == pytest.approx(np.mean([units[a] @ units[b] for a, b in pairs]), abs=1e-5)
@@ -85,15 +85,15 @@ def test_cosines(found, level):
     assert found["levels"][level]["cosine_between"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_neighbours(found):
+def test_neighbors(found):
     distances = ((VECTORS[:, None] - VECTORS) ** 2).sum(axis=2)
     np.fill_diagonal(distances, np.inf)
     nearest = np.argsort(distances, axis=1)[:, :10]
     for depth in (1, 2, 3):
         same = (CODES[nearest, :depth] == CODES[:, None, :depth]).all(axis=2)
-        assert found["levels"][depth - 1]["neighbours"] == pytest.approx(same.mean())
+        assert found["levels"][depth - 1]["neighbors"] == pytest.approx(same.mean())
         anyone = (CODES[:, None, :depth] == CODES[:, :depth]).all(axis=2).sum() - 120
-        assert found["levels"][depth - 1]["neighbours_chance"] == pytest.approx(anyone / (120 * 119))
+        assert found["levels"][depth - 1]["neighbors_chance"] == pytest.approx(anyone / (120 * 119))
 
 
 class TestAmbiguity:
@@ -111,48 +111,48 @@ class TestAmbiguity:
         if shuffled:
             orders = np.stack([random.permutation(self.codes) for _ in range(self.prefixes)])
             code = orders[prefix, code]
-        return quality(SemanticIds(np.column_stack([prefix, code])), vectors)["levels"][1], a
+        return id_quality(SemanticIds(np.column_stack([prefix, code])), vectors)["levels"][1], a
 
     @pytest.mark.parametrize(("of_prefix", "noise"), [(1.0, 1.0), (2.0, 0.5), (0.3, 1.0)])
-    def test_what_a_prefix_adds(self, of_prefix, noise):
+    def test_prefix_ambiguity(self, of_prefix, noise):
         truth = 0.5 * np.log2(1 + of_prefix**2 / noise**2)
         assert self.measured(1.0, of_prefix, noise)[0]["ambiguity"] == pytest.approx(truth, abs=0.02)
 
-    def test_none_where_prefixes_add_nothing(self):
+    def test_no_ambiguity_if_prefixes_add_nothing(self):
         assert self.measured(1.0, 0.0, 1.0)[0]["ambiguity"] == pytest.approx(0, abs=0.003)
 
-    def test_a_step_that_means_the_same_everywhere_has_none(self):
+    def test_aligned_steps_have_no_ambiguity(self):
         values, _ = self.measured(1.0, 2.0, 0.5)
         assert values["step_ambiguity"] == pytest.approx(0, abs=0.003)
-        assert values["step_explained_code"] == pytest.approx(values["step_explained"], abs=0.03)  # few of each
+        assert values["step_explained_code"] == pytest.approx(values["step_explained"], abs=0.03)  # few items per group
 
-    def test_local_numbers_lose_all_that_the_step_tells(self):
+    def test_local_codes_lose_the_step(self):
         values, a = self.measured(1.0, 2.0, 0.5, shuffled=True)
         truth = 0.5 * np.log2(1 + a.var(axis=0).mean() / 0.5**2)
         assert values["step_ambiguity"] == pytest.approx(truth, abs=0.03)
         assert values["step_explained_code"] < 0.01
 
 
-def test_alignment_shows_on_the_same_tree():
+def test_aligned_against_local_codes_on_the_same_tree():
     random = np.random.default_rng(0)
     groups, directions = 3 * random.normal(size=(6, 64)), random.normal(size=(8, 64))
     vectors = groups[random.integers(6, size=960)] + directions[random.integers(8, size=960)]
     vectors = (vectors + 0.2 * random.normal(size=(960, 64))).astype(np.float32)
     aligned, local = (
-        quality(kind((6, 8), random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
+        id_quality(kind((6, 8), random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
         for kind in (GAOQ, HierarchicalKMeans)
     )
     assert aligned["cosine"] > 3 * local["cosine"]
     assert aligned["cosine_between"] > 0.3 > 0.1 > abs(local["cosine_between"])
     assert aligned["step_ambiguity"] < local["step_ambiguity"]
-    for same in ("distortion", "conditional_entropy", "neighbours"):
+    for same in ("distortion", "conditional_entropy", "neighbors"):
         assert aligned[same] == pytest.approx(local[same])
 
 
 def test_overlap(shop):
     data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
     codes = np.random.default_rng(3).integers(0, 5, size=(data.n_items, 2))
-    found = quality(SemanticIds(codes, (5, 5)), data=data)["levels"]
+    found = id_quality(SemanticIds(codes, (5, 5)), data=data)["levels"]
     same, pairs = np.zeros(2), 0
     for begin, end, target in zip(data.test.begin, data.test.end, data.test.targets, strict=True):
         for item in data.test.sequence[begin:end]:
@@ -161,28 +161,28 @@ def test_overlap(shop):
     assert [level["overlap"] for level in found] == pytest.approx(same / pairs)
     assert all(0.1 < level["overlap_chance"] < 0.4 for level in found)
     with pytest.raises(InputError, match=r"3 IDs, but .* items in the Dataset"):
-        quality(SemanticIds(codes[:3]), data=data)
+        id_quality(SemanticIds(codes[:3]), data=data)
 
 
-def test_equal_vectors_and_wrong_shapes():
-    found = quality(SemanticIds(CODES), np.ones((120, 4)))
+def test_equal_vectors_and_invalid_input():
+    found = id_quality(SemanticIds(CODES), np.ones((120, 4)))
     assert found["levels"][0]["distortion"] == 1
     assert found["levels"][1]["cosine"] == pytest.approx(0)
     with pytest.raises(InputError, match=r"120 IDs, but vectors of shape \(5, 4\)"):
-        quality(SemanticIds(CODES), np.ones((5, 4)))
-    alone = quality(SemanticIds([[0, 0]]), np.ones((1, 4)))
+        id_quality(SemanticIds(CODES), np.ones((5, 4)))
+    alone = id_quality(SemanticIds([[0, 0]]), np.ones((1, 4)))
     assert alone["unique"] == 1
-    for bad, match in ((np.full((120, 4), np.nan), "NaN"), (np.full((120, 4), "a"), "cannot be used"),
-                       (np.ones((120, 0)), "cannot be used"), (np.full((120, 4), 1e20), "values beyond"),
-                       (np.ones(120), "cannot be used")):  # fmt: skip
+    for bad, match in ((np.full((120, 4), np.nan), "NaN"), (np.full((120, 4), "a"), "the vectors are invalid"),
+                       (np.ones((120, 0)), "the vectors are invalid"), (np.full((120, 4), 1e20), "values beyond"),
+                       (np.ones(120), "the vectors are invalid")):  # fmt: skip
         with pytest.raises(InputError, match=match):
-            quality(SemanticIds(CODES), bad)
+            id_quality(SemanticIds(CODES), bad)
 
 
-def test_the_scale_does_not_matter_and_the_first_level_has_no_ambiguity(found):
+def test_scale_invariance_and_first_level(found):
     for scale in (1e-6, 1e6):
         for other, level in zip(
-            quality(SemanticIds(CODES, (4, 5, 6)), VECTORS * scale)["levels"], found["levels"], strict=True
+            id_quality(SemanticIds(CODES, (4, 5, 6)), VECTORS * scale)["levels"], found["levels"], strict=True
         ):
             for name, value in level.items():
                 assert other[name] == (value if value is None else pytest.approx(value, abs=1e-4))

@@ -1,4 +1,4 @@
-"""The balanced assignment against an exact solver: the same cost, from any prices, ties and all."""
+"""The balanced assignment against an exact solver: the same cost, from any prices, with ties."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,12 @@ from resid.quantize.transport import balanced_assignment
 
 
 def exact_cost(costs):
-    """The least cost with sizes of floor(n/k) or one more, by the Hungarian method on repeated columns."""
+    """Return the least cost with sizes of floor(n/k) or one more, by the Hungarian method on repeated columns."""
     points, k = costs.shape
     low, larger = divmod(points, k)
     columns = np.repeat(np.arange(k), low + bool(larger))
     wide = costs[:, columns].astype(np.float64)
-    if larger:  # the last place of a cluster may stay free in all but `larger` of them
+    if larger:  # the last place of all but `larger` clusters may stay free
         idle = np.full((k - larger, len(columns)), 1e6)
         idle[:, low :: low + 1] = 0
         wide = np.vstack([wide, idle])
@@ -25,7 +25,7 @@ def exact_cost(costs):
 
 @settings(max_examples=150)
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 2**31), st.sampled_from(["any", "ties", "equal"]))
-def test_it_costs_what_the_exact_solver_costs(k, more, seed, kind):
+def test_cost_equals_that_of_the_exact_solver(k, more, seed, kind):
     random = np.random.default_rng(seed)
     costs = random.random((k + more, k)).astype(np.float32)
     if kind == "ties":
@@ -40,13 +40,13 @@ def test_it_costs_what_the_exact_solver_costs(k, more, seed, kind):
     assert total == pytest.approx(exact_cost(costs), abs=1e-4)
 
 
-def test_a_problem_of_some_size_and_its_prices():
+def test_larger_problem_and_its_prices():
     random = np.random.default_rng(0)
-    costs = random.random((1_200, 40)).astype(np.float32) + random.random(40).astype(np.float32)  # some are dear
+    costs = random.random((1_200, 40)).astype(np.float32) + random.random(40).astype(np.float32)  # some clusters are expensive
     prices, labels = np.zeros(40), np.zeros(1_200, dtype=np.int32)
     total = balanced_assignment(costs, 1_200, prices, labels)
     assert total == pytest.approx(exact_cost(costs), rel=1e-6)
-    # At the prices of the solution, every point is where it is cheapest.
+    # At the prices of the solution, every point is in its cheapest cluster.
     reduced = costs + prices
     assert (reduced[np.arange(1_200), labels] <= reduced.min(axis=1) + 1e-5).all()
     again = np.zeros(1_200, dtype=np.int32)
@@ -62,8 +62,8 @@ def test_rows_beyond_the_points_are_ignored():
 
 @settings(max_examples=20)
 @given(st.integers(2, 5), st.integers(0, 500), st.integers(0, 2**31))
-def test_prices_that_are_found_on_a_part_first(k, more, seed):
-    """Many points, and prices so far off that a part of the points is solved first: still exact."""
+def test_prices_found_on_a_sample_first(k, more, seed):
+    """With many points and poor prices, a sample is solved first; the result is still exact."""
     random = np.random.default_rng(seed)
     points = 128 * k + more
     costs = random.random((points, k)).astype(np.float32) + random.random(k).astype(np.float32)

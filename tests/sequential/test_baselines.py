@@ -30,7 +30,7 @@ class TestCoOccurrence(RecommenderContract):
         rows = [(user, item, step) for user, items in histories.items() for step, item in enumerate(items)]
         log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
         data = Dataset.from_tables(log, k_core=1)  # training: p q r, p q y, p z z
-        model = CoOccurrence(CoOccurrenceSettings(last=2, decay=0.5)).fit(data)
+        model = CoOccurrence(CoOccurrenceSettings(n_recent=2, decay=0.5)).fit(data)
         items, scores = model.recommend(["r", "p"], 6)
         share = np.sqrt([2 * 3, 1 * 3, 1 * 2])  # q with p, r with p, r with q
         wanted = {"q": 2 / share[0] + 0.5 / share[2], "p": 0.5 / share[1], "r": 1 / share[1]}

@@ -11,18 +11,18 @@ import torch
 import resid
 from resid import Dataset, InputError, Recommender
 from resid.cli import main
+from resid.core.runtime import Runtime
 from resid.data import Batches, synthetic_shop
 from resid.evaluate import ranking_metrics
-from resid.quantize import GAOQ
+from resid.recommend.trained import TrainedRecommender
 from resid.sequential import HGN, BERT4Rec, BERT4RecSettings, HGNSettings, S3Rec, S3RecSettings, SASRec, SASRecSettings
 from resid.sequential.s3rec import Pretraining
 from resid.train import TrainingError
 from resid.train.checkpoint import load_checkpoint
-from resid.recommend.trained import TrainedRecommender
 from tests.recommend.contract import RecommenderContract, interrupt_after, walks
 
 SMALL = {"width": 32, "dropout": 0.0, "batch_size": 64, "learning_rate": 3e-3, "seed": 1}
-LAYERS = {"layers": 1, "heads": 2, "hidden": 64}
+LAYERS = {"layers": 1, "heads": 2, "ffn_width": 64}
 KINDS = {
     "hgn": lambda **more: HGN(HGNSettings(**{**SMALL, **more})),
     "sasrec": lambda **more: SASRec(SASRecSettings(**{**SMALL, **LAYERS, **more})),
@@ -65,7 +65,7 @@ class _Contract(RecommenderContract):
     def test_scores_are_products_with_the_item_vectors(self, model):
         histories = np.array([[-1, 3, 4], [5, 6, 7]])
         with torch.no_grad():
-            queries = model.model_.scaled(model.model_.query(torch.from_numpy(histories)))
+            queries = model.model_.scale_queries(model.model_.query(torch.from_numpy(histories)))
             wanted = (queries @ model.model_.candidates().T).numpy()
         items, scores = model.top(histories, 12)
         assert scores == pytest.approx(np.take_along_axis(wanted, items, axis=1), abs=1e-5)
@@ -82,7 +82,7 @@ class _Contract(RecommenderContract):
             model.top(histories, 9, allowed=allowed),
         ]
         ranks = model.ranks(data.test)
-        monkeypatch.setattr("resid.sequential.base._SCORES", 10)  # one user at a time
+        monkeypatch.setattr("resid.sequential.base._MAX_SCORES", 10)  # one user at a time
         parts = [
             model.top(histories, 9),
             model.top(histories, 3, exclude_seen=True),
@@ -100,7 +100,7 @@ class _Contract(RecommenderContract):
         assert model.ranks(data.test, 12)[0].tolist() == data.test.targets.tolist()
         monkeypatch.setattr(model, "_candidates", None)
         monkeypatch.setattr(model.model_, "candidates", lambda: torch.full_like(vectors, torch.nan))
-        with pytest.raises(TrainingError, match="scores are not numbers any more"):
+        with pytest.raises(TrainingError, match="the scores of the model are not finite"):
             model.ranks(data.test)
 
     def test_counted_ranks_are_those_of_the_list(self, model, data):
@@ -109,33 +109,25 @@ class _Contract(RecommenderContract):
             for ours, theirs in zip(model._ranks(batch, 10), listed, strict=True):
                 assert ours.tolist() == theirs.tolist()
 
-    def test_embeddings_for_the_quantizer(self, model, data):
-        embeddings = model.embed(data)
-        fields = ["item", "store"] if model.settings.fields else ["item"]
-        assert list(embeddings.columns) == fields
-        assert embeddings.vectors.shape == (12, 32 * len(fields))
-        assert np.array_equal(embeddings.part("item"), model.model_.tables[0].weight.detach().numpy())
-        assert len(GAOQ((2, 3), random_state=0).fit(embeddings.vectors).codes_) == 12
-
 
 class TestSASRec(_Contract):
     kind = "sasrec"
 
 
 class TestSASRecProducts(_Contract):
-    kind, options = "sasrec", {"similarity": "dot", "loss": "binary", "fields": True, "target": "id"}
+    kind, options = "sasrec", {"similarity": "dot", "loss": "binary", "use_fields": True, "target": "id"}
 
 
 class TestBERT4Rec(_Contract):
-    kind, options = "bert4rec", {"fields": True}
+    kind, options = "bert4rec", {"use_fields": True}
 
 
 class TestS3Rec(_Contract):
-    kind, options = "s3rec", {"fields": True}
+    kind, options = "s3rec", {"use_fields": True}
 
 
 class TestHGN(_Contract):
-    kind, options = "hgn", {"fields": True, "last": 4, "user_vectors": True}
+    kind, options = "hgn", {"use_fields": True, "n_recent": 4, "user_embeddings": True}
 
     def asking(self, data, window):
         return {"users": [data.user_ids[int(data.test.users[window])]]}
@@ -155,7 +147,7 @@ class TestHGN(_Contract):
 @pytest.mark.parametrize("fields", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_learns_fifty_users_by_heart(kind, fields, fifty):
-    model = KINDS[kind](epochs=60, fields=fields, patience=0).fit(fifty)
+    model = KINDS[kind](epochs=60, use_fields=fields, patience=0).fit(fifty)
     assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.95
     assert ranking_metrics(model.ranks(fifty.test)[1])["recall@10"] == 0  # it was seen, so it is dropped
     assert model.history_[model.best_epoch_ - 1]["ndcg@10"] == max(record["ndcg@10"] for record in model.history_)
@@ -163,8 +155,8 @@ def test_it_learns_fifty_users_by_heart(kind, fields, fifty):
 
 @pytest.mark.parametrize("loss", ["sampled", "binary"])
 def test_losses_that_draw_learn_too(loss, fifty):
-    options = {"share_negatives": 4, "similarity": "dot" if loss == "binary" else "cosine"}
-    model = KINDS["sasrec"](epochs=40, loss=loss, negatives=16, patience=0, **options).fit(fifty)
+    options = {"negative_group_size": 4, "similarity": "dot" if loss == "binary" else "cosine"}
+    model = KINDS["sasrec"](epochs=40, loss=loss, n_negatives=16, patience=0, **options).fit(fifty)
     assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.9
 
 
@@ -178,11 +170,11 @@ def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
         fit(self, *arguments, **how)
 
     monkeypatch.setattr(TrainedRecommender, "_train", spied)
-    KINDS["s3rec"](epochs=1, pretrain_epochs=2, fields=True).fit(fifty, tmp_path)
+    KINDS["s3rec"](epochs=1, pretrain_epochs=2, use_fields=True).fit(fifty, runtime=Runtime(tmp_path))
     trained, _ = load_checkpoint(tmp_path / "pretraining" / "best.safetensors")
     for name, value in begun[0].items():
         assert torch.equal(value, trained[f"model.{name}"])
-    other = KINDS["s3rec"](epochs=1, pretrain_epochs=1, fields=True).fit(fifty)
+    other = KINDS["s3rec"](epochs=1, pretrain_epochs=1, use_fields=True).fit(fifty)
     assert not torch.equal(begun[0]["positions"], begun[1]["positions"])
     assert other.pretraining_[0]["loss"] > 0
 
@@ -195,9 +187,9 @@ def many():
 
 def test_targets_out_of_reach_are_not_ranked(many, monkeypatch):
     model = KINDS["sasrec"](epochs=2).fit(many)
-    left, in_reach = [], model._in_reach
+    left, in_reach = [], model._within_reach
     with monkeypatch.context() as patched:
-        patched.setattr(model, "_in_reach", lambda *given: left.append(in_reach(*given)) or left[-1])
+        patched.setattr(model, "_within_reach", lambda *given: left.append(in_reach(*given)) or left[-1])
         counted = model.ranks(many.test, 3)
     assert 0 < sum(map(len, left)) < many.n_users / 2
     monkeypatch.setattr(type(model), "_ranks", Recommender._ranks)  # from the list of the best
@@ -215,10 +207,10 @@ def test_ruling_out_changes_no_rank_where_items_are_alike(different, similarity,
     vectors = model.model_.candidates().detach()[torch.arange(many.n_items) % different].clone()
     monkeypatch.setattr(model.model_, "candidates", lambda: vectors)
     for k in (1, 10, 60, many.n_items):
-        monkeypatch.setattr("resid.sequential.base._SCORES", 30 * many.n_items)  # in several parts
+        monkeypatch.setattr("resid.sequential.base._MAX_SCORES", 30 * many.n_items)  # in several parts
         counted = model.ranks(many.test, k)
         with monkeypatch.context() as patched:
-            patched.setattr(model, "_in_reach", lambda queries, *_: torch.arange(len(queries)))
+            patched.setattr(model, "_within_reach", lambda queries, *_: torch.arange(len(queries)))
             whole = model.ranks(many.test, k)
         for ours, wanted in zip(counted, whole, strict=True):
             assert ours.tolist() == wanted.tolist()
@@ -226,39 +218,43 @@ def test_ruling_out_changes_no_rank_where_items_are_alike(different, similarity,
 
 class TestContinuing:
     def test_s3rec_ends_the_same_after_it_was_interrupted(self, fifty, tmp_path, monkeypatch):
-        whole = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0).fit(fifty, tmp_path / "whole")
+        whole = KINDS["s3rec"](epochs=3, pretrain_epochs=2, use_fields=True, patience=0).fit(
+            fifty, runtime=Runtime(tmp_path / "whole")
+        )
         for stops in (3, 9):  # within pre-training, and after it
-            model = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0)
+            model = KINDS["s3rec"](epochs=3, pretrain_epochs=2, use_fields=True, patience=0)
             steps = interrupt_after(stops, monkeypatch)
             with pytest.raises(KeyboardInterrupt):
-                model.fit(fifty, tmp_path / "parts")
+                model.fit(fifty, runtime=Runtime(tmp_path / "parts"))
             assert len(steps) == stops
             monkeypatch.undo()
             with pytest.raises(InputError, match="not fitted yet"):
                 model.recommend(["i1"])
-        parts = KINDS["s3rec"](epochs=3, pretrain_epochs=2, fields=True, patience=0).fit(fifty, tmp_path / "parts")
+        parts = KINDS["s3rec"](epochs=3, pretrain_epochs=2, use_fields=True, patience=0).fit(
+            fifty, runtime=Runtime(tmp_path / "parts")
+        )
         for ours, theirs in zip(whole.model_.parameters(), parts.model_.parameters(), strict=True):
             assert torch.equal(ours, theirs)
         assert [r["loss"] for r in whole.history_] == [r["loss"] for r in parts.history_]
 
     def test_another_configuration(self, fifty, tmp_path):
-        KINDS["sasrec"](epochs=1).fit(fifty, tmp_path)
-        with pytest.raises(InputError, match="a run of another configuration, 'width' was 32 and is 16"):
-            KINDS["sasrec"](epochs=1, width=16).fit(fifty, tmp_path)
+        KINDS["sasrec"](epochs=1).fit(fifty, runtime=Runtime(tmp_path))
+        with pytest.raises(InputError, match="this run has another configuration, 'width' was 32 and is now 16"):
+            KINDS["sasrec"](epochs=1, width=16).fit(fifty, runtime=Runtime(tmp_path))
 
 
 def test_pretraining_reads_no_more_than_training():
     """Targets of validation and test that are trained on besides are none of S3-Rec's histories."""
     rows = [(user, item, step) for user in "abcd" for step, item in enumerate(["p", "q", "r", f"x{user}", f"y{user}"])]
     log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
-    data = Dataset.from_tables(log, k_core=1, add_unseen_targets=True)
+    data = Dataset.from_tables(log, k_core=1, unseen_targets="train")
     assert len(data.train) == 4 * (2 + 2)
     read = []
     original = Pretraining.cut
 
-    def cut(self, items, generator):
+    def cut(self, items, rng):
         read.append(items)
-        return original(self, items, generator)
+        return original(self, items, rng)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pretraining, "cut", cut)
@@ -270,13 +266,13 @@ def test_pretraining_reads_no_more_than_training():
 def test_fields_that_are_not_there(fifty):
     plain = fifty_users(fields=())
     with pytest.raises(InputError, match="the Dataset has no fields; prepare it with --fields"):
-        KINDS["sasrec"](fields=True).fit(plain)
+        KINDS["sasrec"](use_fields=True).fit(plain)
     KINDS["sasrec"](epochs=1).fit(plain)
 
 
 def test_a_refused_fit_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match="the Dataset has no fields"):
-        resid.fit(fifty_users(fields=()), "hgn*", tmp_path / "run")
+        resid.fit(fifty_users(fields=()), "hgn-fields", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -290,10 +286,18 @@ def test_settings_of_another_model():
 @pytest.mark.parametrize(
     ("kind", "bad", "message"),
     [
-        (SASRecSettings, {"width": 30, "heads": 4}, "the width, 30, must be a multiple of the heads, 4"),
-        (SASRecSettings, {"loss": "bpr"}, "the setting 'loss' cannot be 'bpr'"),
-        (BERT4RecSettings, {"mask_share": 0}, "the setting 'mask_share' cannot be 0"),
+        (SASRecSettings, {"width": 30, "heads": 4}, "width=30 must be a multiple of heads=4"),
+        (SASRecSettings, {"loss": "bpr"}, "invalid value 'bpr' for 'loss'"),
+        (BERT4RecSettings, {"mask_prob": 0}, "invalid value 0 for 'mask_prob'"),
         (HGNSettings, {"layers": 2}, "there is no setting 'layers'"),
+        (HGNSettings, {"last": 2}, "the setting 'last' is now called 'n_recent'"),
+        (HGNSettings, {"user_vectors": True}, "the setting 'user_vectors' is now called 'user_embeddings'"),
+        (SASRecSettings, {"clip": 1.0}, "the setting 'clip' is now called 'max_grad_norm'"),
+        (SASRecSettings, {"hidden": 64}, "the setting 'hidden' is now called 'ffn_width'"),
+        (SASRecSettings, {"fields": True}, "the setting 'fields' is now called 'use_fields'"),
+        (BERT4RecSettings, {"last_share": 0.5}, "the setting 'last_share' is now called 'last_only_prob'"),
+        (BERT4RecSettings, {"negatives": 5}, "the setting 'negatives' is now called 'n_negatives'"),
+        (S3RecSettings, {"sampled_attributes": 5}, "'sampled_attributes' is now called 'n_sampled_attributes'"),
     ],
 )
 def test_bad_settings(kind, bad, message):
@@ -311,9 +315,13 @@ def test_the_walks_are_not_only_remembered():
 def test_the_command_tells_hgn_the_user(fifty, tmp_path, capsys):
     fifty.save(tmp_path / "data")
     settings = [
-        part for change in ("epochs=1", "width=8", "user_vectors=true") for part in ("--set", f"recommender.{change}")
+        part
+        for change in ("epochs=1", "width=8", "user_embeddings=true")
+        for part in ("--set", f"recommender.{change}")
     ]
-    assert main(["fit", str(tmp_path / "data"), "--recipe", "hgn*", "--out", str(tmp_path / "run"), *settings]) == 0
+    assert (
+        main(["fit", str(tmp_path / "data"), "--recipe", "hgn-fields", "--out", str(tmp_path / "run"), *settings]) == 0
+    )
     capsys.readouterr()
     ask = ["recommend", str(tmp_path / "run"), "--history", "i1,i2", "--json"]
     answers = []

@@ -1,4 +1,4 @@
-"""The networks of the sequential recommenders, against cases that were computed by hand."""
+"""The networks of the sequential recommenders, against computations by hand."""
 
 import math
 
@@ -20,7 +20,7 @@ from resid.sequential.sasrec import SASRecModel
 ITEMS, STORES, WIDTH = 20, 4, 8
 PLAIN = (np.arange(ITEMS)[:, None], [ITEMS])
 FIELDS = (np.stack([np.arange(ITEMS), np.arange(ITEMS) % STORES], axis=1), [ITEMS, STORES])
-SMALL = {"width": WIDTH, "heads": 2, "hidden": 16, "layers": 2}
+SMALL = {"width": WIDTH, "heads": 2, "ffn_width": 16, "layers": 2}
 
 
 def random_weights(model):
@@ -44,7 +44,7 @@ def sasrec(codes_and_sizes=PLAIN, max_length=31, **more):
 class TestItemVectors:
     @pytest.mark.parametrize("similarity", ["cosine", "dot"])
     @pytest.mark.parametrize("target", ["fused", "id"])
-    def test_what_queries_are_compared_with(self, similarity, target):
+    def test_candidates_and_queries(self, similarity, target):
         model = sasrec(FIELDS, similarity=similarity, target=target)
         item, store = (table.weight for table in model.tables.embeddings())
         wanted = item + (store[torch.arange(ITEMS) % STORES] if target == "fused" else 0)
@@ -55,18 +55,18 @@ class TestItemVectors:
         torch.testing.assert_close(model.candidates(some), wanted[some])
         query = torch.randn(2, WIDTH)
         length = WIDTH**0.5 / query.norm(dim=1, keepdim=True) if similarity == "cosine" else 1
-        torch.testing.assert_close(model.scaled(query), query * length)
+        torch.testing.assert_close(model.scale_queries(query), query * length)
 
-    def test_the_losses_by_name(self):
+    def test_loss_kinds(self):
         queries, targets = torch.randn(5, WIDTH), torch.arange(5)
         for loss, items, wanted in (("auto", 30, "softmax"), ("auto", 10, "sampled"), ("binary", 30, "binary")):
-            model = sasrec(FIELDS, loss=loss, full_softmax_up_to=items, negatives=3, share_negatives=2)
+            model = sasrec(FIELDS, loss=loss, full_softmax_limit=items, n_negatives=3, negative_group_size=2)
             assert model.loss_kind == wanted
             assert [table.sparse for table in model.tables.embeddings()] == [wanted == "sampled", False]
             found = model.loss(queries, targets, torch.Generator().manual_seed(0))
             if wanted == "softmax":
                 torch.testing.assert_close(
-                    found, f.cross_entropy(model.scaled(queries) @ model.candidates().T, targets)
+                    found, f.cross_entropy(model.scale_queries(queries) @ model.candidates().T, targets)
                 )
             assert found > 0
 
@@ -75,7 +75,7 @@ class TestItemVectors:
 
 
 class TestSASRec:
-    def test_it_looks_back_alone(self):
+    def test_attention_is_causal(self):
         model = sasrec(FIELDS)
         items = torch.tensor([[3, 7, 1, 9, 4, 12]])
         states = model.states(items)
@@ -112,7 +112,7 @@ class TestSASRec:
         assert count == len(data.train)
         assert total / count == pytest.approx(float(one_by_one), rel=1e-5)
 
-    def test_every_batch_has_as_many_windows_as_was_asked_for(self, data):
+    def test_every_batch_has_about_batch_size_targets(self, data):
         batches = whole_histories(data, SASRecSettings(batch_size=256))
         windows = [int(((batch.items != PADDING).sum(axis=1) - batch.first_target).sum()) for batch in batches]
         assert sum(windows) == len(data.train)
@@ -131,10 +131,10 @@ class TestBERT4Rec:
         return random_weights(BERT4RecModel(*FIELDS, BERT4RecSettings(**SMALL, **more), 12))
 
     def test_what_is_masked(self):
-        model, generator = self.model(), torch.Generator().manual_seed(0)
+        model, rng = self.model(), torch.Generator().manual_seed(0)
         items = torch.ones(20_000, 10, dtype=torch.int64)
         items[:, :3] = PADDING
-        masked = model.draw_masks(items, generator)
+        masked = model.draw_masks(items, rng)
         assert not masked[:, :3].any()
         assert masked.any(dim=1).all()
         # Half of the windows have the last one masked alone; in the others each of seven with a chance of 0.2, and the last
@@ -143,10 +143,10 @@ class TestBERT4Rec:
         assert masked[:, 3:-1].float().mean() == pytest.approx(0.5 * 0.2, abs=0.005)
         assert masked[:, -1].float().mean() == pytest.approx(0.5 + 0.5 * (0.2 + none), abs=0.01)
         for share, rate in ((0.0, 0.2), (1.0, 0.0)):
-            masked = self.model(last_share=share).draw_masks(items, generator)
+            masked = self.model(last_only_prob=share).draw_masks(items, rng)
             assert masked[:, 3:-1].float().mean() == pytest.approx(rate, abs=0.01)
 
-    def test_a_masked_item_is_not_seen_with_its_fields(self):
+    def test_a_masked_item_and_its_fields_are_invisible(self):
         model = self.model()
         items, masked = torch.tensor([[3, 7, 1, 9]]), torch.tensor([[False, True, False, False]])
         states = model.states(items, masked)
@@ -155,7 +155,7 @@ class TestBERT4Rec:
         torch.testing.assert_close(model.states(hidden, masked), states)
         assert ((model.states(seen, masked) - states).abs().amax(dim=1) > 1e-6).all()  # what comes after it is seen
 
-    def test_recommending_is_to_fill_in_what_comes_next(self):
+    def test_the_query_is_the_state_of_a_mask_after_the_history(self):
         model = self.model()
         query = model.query(torch.tensor([[PADDING, 3, 7], [4, 5, 6]]))
         masked = torch.tensor([[False, False, True]])
@@ -172,21 +172,19 @@ class TestBERT4Rec:
         wanted = wanted * model.head_norm.weight + model.head_norm.bias
         torch.testing.assert_close(model.query(torch.tensor([[3, 7]]))[0], wanted)
 
-    def test_the_loss_is_that_of_the_masked_items(self):
-        model = self.model(last_share=1.0)
-        batch = Batch(
-            np.arange(2), np.arange(2), np.array([[PADDING, 3], [4, 5]]), np.array([9, 2]), np.zeros((2, 0), np.int64)
-        )
+    def test_the_loss_is_the_cross_entropy_of_the_masked_items(self):
+        model = self.model(last_only_prob=1.0)
+        batch = Batch(np.arange(2), np.arange(2), np.array([[PADDING, 3], [4, 5]]), np.array([9, 2]))
         queries = model.query(torch.from_numpy(batch.histories))
-        wanted = f.cross_entropy(model.scaled(queries) @ model.candidates().T, torch.tensor([9, 2]))
+        wanted = f.cross_entropy(model.scale_queries(queries) @ model.candidates().T, torch.tensor([9, 2]))
         torch.testing.assert_close(model(batch, torch.Generator().manual_seed(0))["loss"], wanted)
 
 
 class TestHGN:
     def test_the_gates_by_hand(self):
         """Two users, one with a short history, in plain loops."""
-        settings = HGNSettings(width=WIDTH, last=4, dropout=0.0, fields=True, user_vectors=True)
-        model = random_weights(HGNModel(*FIELDS, settings, users=3))
+        settings = HGNSettings(width=WIDTH, n_recent=4, dropout=0.0, use_fields=True, user_embeddings=True)
+        model = random_weights(HGNModel(*FIELDS, settings, n_users=3))
         histories, users = torch.tensor([[1, 2, 3, 4, 5], [PADDING, PADDING, PADDING, 7, 8]]), torch.tensor([2, 0])
         found = model.query(histories, users)
         item, store = (table.weight for table in model.tables.embeddings())
@@ -206,8 +204,8 @@ class TestHGN:
                 pooled, weights, plain = pooled + weight * passed, weights + weight, plain + vector
             torch.testing.assert_close(found[row], user + pooled / weights + plain)
 
-    def test_what_is_read_and_what_is_found_have_tables_of_their_own(self):
-        model = random_weights(HGNModel(*FIELDS, HGNSettings(width=WIDTH, similarity="dot"), users=3))
+    def test_inputs_and_candidates_have_separate_tables(self):
+        model = random_weights(HGNModel(*FIELDS, HGNSettings(width=WIDTH, similarity="dot"), n_users=3))
         before = model.candidates().clone()
         with torch.no_grad():
             model.tables.embeddings()[0].weight += 1
@@ -216,13 +214,13 @@ class TestHGN:
             model.outputs.embeddings()[1].weight += 1
         torch.testing.assert_close(model.candidates(), before + 1)
 
-    def test_only_what_is_compared_has_a_table(self):
-        model = HGNModel(*FIELDS, HGNSettings(width=WIDTH, fields=True, target="id"), users=3)
+    def test_candidates_without_fields_have_one_table(self):
+        model = HGNModel(*FIELDS, HGNSettings(width=WIDTH, use_fields=True, target="id"), n_users=3)
         assert len(model.outputs) == 1
         assert model.candidates().shape == (ITEMS, WIDTH)
 
-    def test_one_vector_for_all_users(self):
-        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH), users=1))
+    def test_one_embedding_for_all_users(self):
+        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH), n_users=1))
         histories = torch.tensor([[1, 2], [1, 2]])
         query = model.query(histories, torch.tensor([7, -1]))
         torch.testing.assert_close(query[0], query[1])
@@ -230,106 +228,106 @@ class TestHGN:
             model.users.weight += 1
         assert not torch.allclose(model.query(histories)[0], query[0])
 
-    def test_a_user_who_is_not_known(self):
-        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH, user_vectors=True), users=3))
+    def test_an_unknown_user_gets_the_mean_embedding(self):
+        model = random_weights(HGNModel(*PLAIN, HGNSettings(width=WIDTH, user_embeddings=True), n_users=3))
         histories = torch.tensor([[1, 2], [1, 2]])
         query = model.query(histories, torch.tensor([-1, 1]))
         torch.testing.assert_close(query[0], model.query(histories)[0])
         assert not torch.allclose(query[0], query[1])
 
 
-def disorder(right, wrong, nested):
+def pairwise_loss(positive, negative, nested):
     """The loss of two scores, by hand."""
     if nested:
-        right, wrong = (1 / (1 + math.exp(-score)) for score in (right, wrong))
-    return -math.log(1 / (1 + math.exp(wrong - right)))
+        positive, negative = (1 / (1 + math.exp(-score)) for score in (positive, negative))
+    return -math.log(1 / (1 + math.exp(negative - positive)))
 
 
 class TestS3Rec:
-    def questions(self, codes_and_sizes=FIELDS, **more):
-        settings = S3RecSettings(**{**SMALL, "dropout": 0.0, "fields": len(codes_and_sizes[1]) > 1, **more})
+    def tasks(self, codes_and_sizes=FIELDS, **more):
+        settings = S3RecSettings(**{**SMALL, "dropout": 0.0, "use_fields": len(codes_and_sizes[1]) > 1, **more})
         model = SASRecModel(*codes_and_sizes, settings, 12)
         return random_weights(Pretraining(model, torch.arange(ITEMS).repeat(3), settings))
 
     ITEMS = torch.tensor([[3, 7, 1, 9, 4], [5, 6, 2, PADDING, PADDING]])
     MASKED = torch.tensor([[False, True, False, False, True], [False, False, True, False, False]])
 
-    def states(self, questions):
+    def states(self, tasks):
         """What the network makes of masked histories, one history at a time, both directions."""
         found = []
         for items, masked in zip(self.ITEMS, self.MASKED, strict=True):
             real = items != PADDING
-            tokens = questions.model.tables.vectors(items[real]).clone()
-            tokens[masked[real]] = questions.mask
-            found.append(questions.model.encode(tokens[None], torch.ones(1, int(real.sum()), dtype=torch.bool))[0])
+            tokens = tasks.model.tables.vectors(items[real]).clone()
+            tokens[masked[real]] = tasks.mask
+            found.append(tasks.model.encode(tokens[None], torch.ones(1, int(real.sum()), dtype=torch.bool))[0])
         return found
 
     @pytest.mark.parametrize("nested", [False, True])
     def test_mip_by_hand(self, nested, monkeypatch):
-        questions = self.questions(nested_sigmoids=nested)
+        tasks = self.tasks(nested_sigmoids=nested)
         others = (self.ITEMS + 10).clamp(max=ITEMS - 1)
         monkeypatch.setattr(
-            questions, "draw_others", lambda items, _: (others, torch.ones_like(items, dtype=torch.bool))
+            tasks, "draw_negatives", lambda items, _: (others, torch.ones_like(items, dtype=torch.bool))
         )
-        found = questions.items_and_attributes(self.ITEMS, self.MASKED, torch.Generator())["mip"]
+        found = tasks.items_and_attributes(self.ITEMS, self.MASKED, torch.Generator())["mip"]
         total = 0.0
-        for row, states in enumerate(self.states(questions)):
+        for row, states in enumerate(self.states(tasks)):
             for place in self.MASKED[row].nonzero()[:, 0]:
-                asked = questions.maps["mip"](states[place])
-                own, other = (questions.model.tables.vectors(t[row, place]) for t in (self.ITEMS, others))
-                total += disorder(float(asked @ own), float(asked @ other), nested)
+                query = tasks.maps["mip"](states[place])
+                own, other = (tasks.model.tables.vectors(t[row, place]) for t in (self.ITEMS, others))
+                total += pairwise_loss(float(query @ own), float(query @ other), nested)
         assert float(found) == pytest.approx(total / 2, rel=1e-5)
 
     @pytest.mark.parametrize("name", ["aap", "map"])
     def test_attributes_by_hand(self, name):
-        questions = self.questions()
-        found = questions.items_and_attributes(self.ITEMS, self.MASKED, torch.Generator().manual_seed(0))[name]
-        stores, total = questions.model.tables.embeddings()[1].weight, 0.0
-        for row, states in enumerate(self.states(questions)):
+        tasks = self.tasks()
+        found = tasks.items_and_attributes(self.ITEMS, self.MASKED, torch.Generator().manual_seed(0))[name]
+        stores, total = tasks.model.tables.embeddings()[1].weight, 0.0
+        for row, states in enumerate(self.states(tasks)):
             for place, state in enumerate(states):
                 if bool(self.MASKED[row, place]) == (name == "map"):
                     for store in range(1, STORES):  # the first code is a missing value
-                        chance = 1 / (1 + math.exp(-float(questions.maps[name](state) @ stores[store])))
+                        chance = 1 / (1 + math.exp(-float(tasks.maps[name](state) @ stores[store])))
                         has = int(self.ITEMS[row, place]) % STORES == store
                         total += -math.log(chance if has else 1 - chance)
         assert float(found) == pytest.approx(total / 2, rel=1e-5)
 
-    def test_attributes_that_are_drawn_give_the_same_on_average(self):
-        whole, drawn = self.questions(), self.questions(sampled_attributes=2)
-        items, asked = torch.tensor([5, 6, 8]), torch.randn(3, WIDTH)
-        wanted = float(whole.attributes(asked, items, torch.Generator().manual_seed(0)))
-        generator = torch.Generator().manual_seed(0)
-        found = [float(drawn.attributes(asked, items, generator)) for _ in range(2_000)]
+    def test_sampled_attributes_give_the_same_loss_on_average(self):
+        whole, drawn = self.tasks(), self.tasks(n_sampled_attributes=2)
+        items, queries = torch.tensor([5, 6, 8]), torch.randn(3, WIDTH)
+        wanted = float(whole.attribute_loss(queries, items, torch.Generator().manual_seed(0)))
+        rng = torch.Generator().manual_seed(0)
+        found = [float(drawn.attribute_loss(queries, items, rng)) for _ in range(2_000)]
         assert np.std(found) > 0
         assert np.mean(found) == pytest.approx(wanted, rel=0.03)
 
     @pytest.mark.parametrize("nested", [False, True])
     def test_sp_by_hand(self, nested, monkeypatch):
         """A history of four: the gap is its second item, or the second and third; the log begins with item 0."""
-        questions = self.questions(nested_sigmoids=nested)
+        tasks = self.tasks(nested_sigmoids=nested)
         items = torch.tensor([[3, 7, 1, 9]])
         for size, first, begin in ((1, 1, 11), (2, 1, 4)):
             chances = torch.tensor([(size - 0.5) / 2, (first + 0.5) / (4 - size + 1), (begin + 0.5) / (60 - size + 1)])
             monkeypatch.setattr(torch, "rand", lambda *_, chances=chances, **__: chances[:, None])
-            found = questions.segments(items, torch.Generator())
+            found = tasks.segments(items, torch.Generator())
             monkeypatch.undo()
             gap = list(range(first, first + size))
             outside = items.clone()
             outside[0, gap] = torch.arange(begin, begin + size)
             states = []
             for some, hidden in ((items, gap), (items, [p for p in range(4) if p not in gap]), (outside, None)):
-                tokens = questions.model.tables.vectors(some).clone()
+                tokens = tasks.model.tables.vectors(some).clone()
                 hidden = [p for p in range(4) if p not in gap] if hidden is None else hidden
-                tokens[0, hidden] = questions.mask
-                states.append(questions.model.encode(tokens, torch.ones(1, 4, dtype=torch.bool))[0, -1])
-            asked = questions.maps["sp"](states[0])
-            right, wrong = (float(asked @ state) for state in states[1:])
-            assert float(found) == pytest.approx(disorder(right, wrong, nested), rel=1e-5)
+                tokens[0, hidden] = tasks.mask
+                states.append(tasks.model.encode(tokens, torch.ones(1, 4, dtype=torch.bool))[0, -1])
+            query = tasks.maps["sp"](states[0])
+            positive, negative = (float(query @ state) for state in states[1:])
+            assert float(found) == pytest.approx(pairwise_loss(positive, negative, nested), rel=1e-5)
 
     def test_the_loss_is_the_weighted_sum(self):
         batch = SequenceBatch(np.arange(2), self.ITEMS.numpy(), np.ones(2, np.int64))
         for codes_and_sizes, names in ((FIELDS, {"aap", "mip", "map", "sp"}), (PLAIN, {"mip", "sp"})):
-            terms = self.questions(codes_and_sizes)(batch, torch.Generator().manual_seed(0))
+            terms = self.tasks(codes_and_sizes)(batch, torch.Generator().manual_seed(0))
             assert set(terms) == {"loss", *(f"loss.{name}" for name in names)}
             weights = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}
             total = sum(weights[name] * float(terms[f"loss.{name}"]) for name in names)
@@ -337,29 +335,29 @@ class TestS3Rec:
 
     def test_a_field_that_no_item_has(self):
         codes = np.concatenate([FIELDS[0], np.zeros((ITEMS, 1), dtype=np.int64)], axis=1)
-        questions = self.questions((codes, [ITEMS, STORES, 1]), sampled_attributes=2)
-        assert torch.isfinite(questions.attributes(torch.randn(3, WIDTH), torch.arange(3), torch.Generator()))
+        tasks = self.tasks((codes, [ITEMS, STORES, 1]), n_sampled_attributes=2)
+        assert torch.isfinite(tasks.attribute_loss(torch.randn(3, WIDTH), torch.arange(3), torch.Generator()))
 
     def test_histories_are_cut_and_their_last_item_masked(self):
-        questions, generator = self.questions(), torch.Generator().manual_seed(0)
+        tasks, rng = self.tasks(), torch.Generator().manual_seed(0)
         many = self.ITEMS.repeat(2_000, 1)
-        lengths = (questions.cut(many, generator) != PADDING).sum(dim=1)
+        lengths = (tasks.cut(many, rng) != PADDING).sum(dim=1)
         for row, longest in ((0, 5), (1, 3)):
             counts = torch.bincount(lengths[row::2], minlength=6)
             assert counts[2 : longest + 1].sum() == 2_000
             assert (counts[2 : longest + 1] / 2_000).tolist() == pytest.approx(
                 [1 / (longest - 1)] * (longest - 1), abs=0.05
             )
-        masked = questions.draw_masks(many, generator)
+        masked = tasks.draw_masks(many, rng)
         assert masked[0::2, 4].all()
         assert masked[1::2, 2].all()
         assert masked[0::2, :4].float().mean() == pytest.approx(0.2, abs=0.02)
         assert not masked[1::2, 3:].any()
 
-    def test_the_other_item_is_not_in_the_history(self):
-        questions = self.questions()
-        others, apart = questions.draw_others(torch.arange(ITEMS - 2)[None], torch.Generator().manual_seed(0))
-        assert (others[apart] >= ITEMS - 2).all()
-        assert apart.sum() > 5
-        _, apart = questions.draw_others(torch.arange(ITEMS)[None], torch.Generator().manual_seed(0))
-        assert not apart.any()  # where every item is in the history, there is no other
+    def test_negatives_are_not_in_the_history(self):
+        tasks = self.tasks()
+        negatives, valid = tasks.draw_negatives(torch.arange(ITEMS - 2)[None], torch.Generator().manual_seed(0))
+        assert (negatives[valid] >= ITEMS - 2).all()
+        assert valid.sum() > 5
+        _, valid = tasks.draw_negatives(torch.arange(ITEMS)[None], torch.Generator().manual_seed(0))
+        assert not valid.any()  # where every item is in the history, there is no other

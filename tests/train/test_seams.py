@@ -1,5 +1,6 @@
 """What a model may ask of the loop: parameter groups, the epoch hook, extra state and several phases, with exact resume."""
 
+import itertools
 import math
 import shutil
 import signal
@@ -122,9 +123,9 @@ def test_parameters_are_frozen_in_alternate_epochs(tmp_path):
         return {}
 
     train(model, Batches(dataset.train, 64), SETTINGS.replace(epochs=4), Runtime(tmp_path), evaluate=evaluate)
-    changed = [not torch.equal(before, after) for before, after in zip(weights, weights[1:], strict=False)]
+    changed = [not torch.equal(before, after) for before, after in itertools.pairwise(weights)]
     assert changed == [True, False, True, False]
-    assert not any(torch.equal(before, after) for before, after in zip(others, others[1:], strict=False))
+    assert not any(torch.equal(before, after) for before, after in itertools.pairwise(others))
 
 
 def extra_state(path):

@@ -150,9 +150,7 @@ def run_phases(folder, plain=False, at_step=None, fabric=None, evaluate=None):
     histories = []
     for phase, settings in (("first", SETTINGS), ("second", SECOND_PHASE)):
         batches = Batches(dataset.train, settings.batch_size, seed=settings.seed)
-        histories.append(
-            train(model, batches, settings, runtime.within(phase), evaluate=score, monitor="score")
-        )
+        histories.append(train(model, batches, settings, runtime.within(phase), evaluate=score, monitor="score"))
     return model, histories
 
 

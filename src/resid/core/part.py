@@ -1,11 +1,14 @@
 """Parts: what encoders, quantizers and recommenders have in common. Settings in, fitted, saved and loaded."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError
@@ -99,6 +102,16 @@ class Part(ABC):
     def _from_artifact(cls, artifact: Artifact) -> Self:
         return cls._unpack(artifact)
 
+    @property
+    def digest(self) -> str:
+        """A checksum of the arrays of the fitted part, by which it is identified as an input of another."""
+        digest = hashlib.sha256()
+        arrays = _all_arrays(self.to_artifact())
+        for name in sorted(arrays):
+            digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+            digest.update(np.ascontiguousarray(arrays[name]).data)
+        return digest.hexdigest()
+
     def save(self, folder: str | Path) -> None:
         """Write the fitted part to a folder atomically."""
         write_artifact(folder, self.to_artifact())
@@ -119,3 +132,11 @@ class Part(ABC):
             raise InputError(f"{folder}: {error}") from error
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{folder}: the files of the model do not match ({error}); save it again.") from error
+
+
+def _all_arrays(artifact: Artifact) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an artifact and of its parts by name."""
+    arrays = dict(artifact.arrays)
+    for name, part in artifact.parts.items():
+        arrays |= {f"{name}/{key}": array for key, array in _all_arrays(part).items()}
+    return arrays

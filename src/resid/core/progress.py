@@ -1,4 +1,4 @@
-"""Progress of long jobs: a bar that knows its total on a terminal, plain lines elsewhere, or nothing."""
+"""Progress of long jobs: progress bars on a terminal, plain lines elsewhere, or nothing."""
 
 import contextlib
 import time
@@ -12,32 +12,32 @@ from rich.progress import Progress as RichProgress
 
 
 class Advance(Protocol):
-    """Moves a bar on."""
+    """Advances a progress bar."""
 
     def __call__(self, amount: int, note: str = "") -> None:
-        """Move by `amount`; `note` is shown beside the bar, the last loss for example."""
+        """Advance by `amount`; `note`, for example the last loss, is shown next to the bar."""
 
 
 class Progress(Protocol):
-    """What a long job tells about itself."""
+    """Receives the messages and the progress of long jobs."""
 
     def step(self, text: str) -> None:
-        """Say that a step without a measurable length begins."""
+        """Announce a step of unknown length."""
 
     def result(self, text: str) -> None:
-        """Say what came out of something that has ended."""
+        """Report the result of something that has finished."""
 
     def bar(
         self, text: str, total: int, *, done: int = 0, unit: str = ""
     ) -> "contextlib.AbstractContextManager[Advance]":
-        """Open a bar of `total` units of which `done` are there; it yields the function that advances it.
+        """Open a progress bar of `total` units, of which `done` are finished; yields the function that advances it.
 
-        The unit ``"bytes"`` is shown in megabytes, any other is counted.
+        The unit ``"bytes"`` is shown as a file size, any other unit as a count.
         """
 
 
 class Silent:
-    """Says nothing: what library calls use unless told otherwise."""
+    """Shows nothing; the default of the library."""
 
     def step(self, text: str) -> None:
         """Do nothing."""
@@ -52,14 +52,14 @@ class Silent:
 
 
 class ConsoleProgress:
-    """Writes to a rich console: live bars on a terminal, a line every few seconds in a log file.
+    """Writes to a rich console: live progress bars on a terminal, a line every few seconds in a log file.
 
     Parameters
     ----------
     console
-        Where to; by default to standard error.
+        The console; standard error by default.
     seconds_between_lines
-        In a log file.
+        Minimum time between two lines of a bar in a log file.
     """
 
     def __init__(self, console: Console | None = None, seconds_between_lines: float = 5.0) -> None:
@@ -76,7 +76,7 @@ class ConsoleProgress:
 
     @contextlib.contextmanager
     def bar(self, text: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Advance]:
-        """Show a bar on a terminal, or lines with a percentage where there is none."""
+        """Show a progress bar on a terminal, and lines with a percentage elsewhere."""
         if self.console.is_terminal:
             count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
             columns = (

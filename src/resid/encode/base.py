@@ -1,11 +1,13 @@
 """The base class of encoders, the E-stage."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 from resid.core.errors import InputError
 from resid.core.part import Part
@@ -45,6 +47,34 @@ class Encoder(Part):
             The item ids, and their embeddings with the columns of `embed`, shape (items, d).
         """
         raise InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
+
+    @property
+    def ranks_items(self) -> bool:
+        """Whether `queries` and `candidates` rank items."""
+        return False
+
+    def queries(self, histories: Tensor) -> Tensor:
+        """Return query vectors whose dot products with `candidates` score the next item.
+
+        Parameters
+        ----------
+        histories
+            Item indices, `PADDING` on the left, shape (users, length).
+
+        Returns
+        -------
+        Tensor
+            Shape (users, d).
+        """
+        raise NotImplementedError
+
+    def candidates(self) -> Tensor:
+        """Return the vectors of all items that `queries` are compared with, shape (items, d)."""
+        raise NotImplementedError
+
+    def initial_tables(self) -> Mapping[str, NDArray[np.float32]]:
+        """Return embedding tables by field, the item ID as ``"item"``, from which another network can start."""
+        return {}
 
     def _require_data(self, data: Dataset) -> None:
         """Raise an `InputError` unless the encoder was fitted to this Dataset."""

@@ -418,6 +418,31 @@ class FAMAE(Encoder):
         vectors: NDArray[np.float32] = parts.flatten(1).cpu().numpy()
         return vectors
 
+    @property
+    def ranks_items(self) -> bool:
+        """FAMAE ranks items by the masked item ID of the target."""
+        return True
+
+    @torch.no_grad()
+    def queries(self, histories: Tensor) -> Tensor:
+        """See `Encoder.queries`: √d · h_T / ‖h_T‖ with all fields of the target masked."""
+        model = self.model_.eval()
+        recent = histories[:, -(len(model.positions) - 1) :].to(model.codes.device)
+        targets = torch.zeros(len(recent), model.n_fields, dtype=torch.int64, device=recent.device)
+        hidden = model.hidden(recent, targets, torch.ones_like(targets, dtype=torch.bool))
+        queries: Tensor = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        return queries
+
+    @torch.no_grad()
+    def candidates(self) -> Tensor:
+        """See `Encoder.candidates`: the normalized item-ID embeddings."""
+        return f.normalize(self.model_.embeddings()[0].weight, dim=1)
+
+    def initial_tables(self) -> dict[str, NDArray[np.float32]]:
+        """See `Encoder.initial_tables`."""
+        tables = self.model_.embeddings()
+        return {n: t.weight.detach().cpu().numpy() for n, t in zip(self.model_.field_names, tables, strict=True)}
+
     def metrics(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Return Metric 1, Metric 2 and the bound of Proposition 1 on a split; see `embedding_quality`."""
         self._require_data(data)

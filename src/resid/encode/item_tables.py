@@ -2,7 +2,10 @@
 
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
@@ -57,6 +60,31 @@ class ItemTableEncoder(Encoder):
             name: (field * width, (field + 1) * width) for field, name in enumerate(self.recommender_.field_sizes_)
         }
         return ItemEmbeddings(vectors, columns, data.fingerprint)
+
+    @property
+    def ranks_items(self) -> bool:
+        """A sequential model ranks items."""
+        return True
+
+    @torch.no_grad()
+    def queries(self, histories: Tensor) -> Tensor:
+        """See `Encoder.queries`."""
+        model = self.recommender_.model_.eval()
+        recent = histories[:, -self.catalogue_.max_history :].to(model.tables.codes.device)
+        found: Tensor = model.scale_queries(model.query(recent))
+        return found
+
+    @torch.no_grad()
+    def candidates(self) -> Tensor:
+        """See `Encoder.candidates`."""
+        found: Tensor = self.recommender_.model_.candidates()
+        return found
+
+    def initial_tables(self) -> dict[str, NDArray[np.float32]]:
+        """See `Encoder.initial_tables`."""
+        tables = self.recommender_.model_.tables.embeddings()
+        names = self.recommender_.field_sizes_
+        return {name: table.weight.detach().cpu().numpy() for name, table in zip(names, tables, strict=True)}
 
     def _pack(self) -> dict[str, Any]:
         self._require_fit()

@@ -39,30 +39,54 @@ class GeneratorSettings(RecommenderSettings):
 
     Parameters
     ----------
-    width, layers, heads, ffn_width, dropout
-        Of the Transformer.
-    input_embeddings
-        Add the item embeddings, their principal components projected, to the tokens of the history.
+    width
+        Embedding and hidden dimension.
     beam_size
         Number of prefixes that are kept at each level of decoding.
     validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `RecommenderSettings`.
     """
 
-    renamed: ClassVar[dict[str, str]] = {
-        "hidden": "ffn_width",
-        "read_vectors": "input_embeddings",
-        "beam": "beam_size",
-    }
+    renamed: ClassVar[dict[str, str]] = {"beam": "beam_size"}
 
     width: Annotated[int, Field(ge=4)] = 128
+    beam_size: Annotated[int, Field(ge=1)] = 50
+    validation_users: Annotated[int, Field(ge=1)] = 5_000
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return False
+
+    @property
+    def uses_encoder(self) -> bool:
+        """Whether the generator reads the encoder itself."""
+        return False
+
+
+@validated
+class CodeGeneratorSettings(GeneratorSettings):
+    """The settings of generators that score items by their codes alone.
+
+    Parameters
+    ----------
+    layers, heads, ffn_width, dropout
+        Of the Transformer.
+    input_embeddings
+        Add the item embeddings, their principal components projected, to the tokens of the history.
+    width, beam_size, validation_users
+        See `GeneratorSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"hidden": "ffn_width", "read_vectors": "input_embeddings"}
+
     layers: Annotated[int, Field(ge=1)] = 4
     heads: Annotated[int, Field(ge=1)] = 4
     ffn_width: Annotated[int, Field(ge=1)] = 512
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     input_embeddings: bool = True
-    beam_size: Annotated[int, Field(ge=1)] = 50
-    validation_users: Annotated[int, Field(ge=1)] = 5_000
 
     @property
     def uses_embeddings(self) -> bool:
@@ -176,9 +200,7 @@ class Generator(TrainedRecommender[_S, _M]):
         exact
             Score the whole catalogue instead of searching.
         """
-        valid = beam_size is None or (isinstance(beam_size, (int, np.integer)) and not isinstance(beam_size, bool))
-        if not valid or (beam_size is not None and beam_size < 1):
-            raise InputError(f"beam_size must be a positive integer, not {beam_size!r}.")
+        self._check_beam_size(beam_size)
         tree, numbers = self._tree(allowed)
         more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
         if exact:
@@ -189,6 +211,12 @@ class Generator(TrainedRecommender[_S, _M]):
         items, scores = beam_items(beams, tree, more)
         items = np.where(items >= 0, numbers[items], -1)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    @staticmethod
+    def _check_beam_size(beam_size: Any) -> None:
+        integer = isinstance(beam_size, (int, np.integer)) and not isinstance(beam_size, bool)
+        if beam_size is not None and (not integer or beam_size < 1):
+            raise InputError(f"beam_size must be a positive integer, not {beam_size!r}.")
 
     def invalid_share(self, windows: Split) -> float:
         """Return the share of unconstrained beams that end at an ID that no item has, for a sample of windows."""

@@ -60,7 +60,13 @@ class Beams:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable, histories: Tensor, tree: PrefixTree, beam_size: int, *, constrained: bool = True
+    model: Decodable,
+    histories: Tensor,
+    tree: PrefixTree,
+    beam_size: int,
+    *,
+    constrained: bool = True,
+    memory: Any = None,
 ) -> Beams:
     """Return the most probable IDs after each history.
 
@@ -76,8 +82,10 @@ def beam_search(
         Number of prefixes per user that are kept at each level.
     constrained
         Generate only IDs that an item has. Otherwise beams may end at IDs that no item has.
+    memory
+        What `encode_histories` returned, if it was called before.
     """
-    memory = model.encode_histories(histories)
+    memory = model.encode_histories(histories) if memory is None else memory
     nodes = torch.zeros(len(histories), 1, dtype=torch.long, device=histories.device)
     scores = torch.zeros(len(histories), 1, device=histories.device)
     state, codes = None, None
@@ -142,18 +150,37 @@ def score_all(model: Decodable, histories: Tensor, tree: PrefixTree, count: int)
         The best IDs of every user. The cost grows with the catalogue, so users are processed in small batches.
     """
     found = []
-    users = max(1, _MAX_PREFIXES // max(len(level) for level in tree.levels))
-    for some in (histories[first : first + users] for first in range(0, len(histories), users)):
-        memory, scores = model.encode_histories(some), torch.zeros(len(some), 1, device=some.device)
-        state, codes = None, None
-        for level in tree.levels:
-            log_probs, state = model.next_level(memory, state, codes)  # (users, nodes above, codes)
-            scores = scores[:, level.parents] + log_probs[:, level.parents, level.codes]  # (users, nodes)
-            if level is not tree.levels[-1]:
-                codes = level.codes.expand(len(some), -1)
-                state = model.reorder(state, level.parents.expand(len(some), -1))
+    step = max(1, _MAX_PREFIXES // max(len(level) for level in tree.levels))
+    for some in (histories[first : first + step] for first in range(0, len(histories), step)):
+        scores = score_nodes(model, model.encode_histories(some), len(some), tree)
         found.append(scores.topk(min(count, scores.shape[1]), dim=1))
     return Beams(torch.cat([nodes for _, nodes in found]), torch.cat([best for best, _ in found]))
+
+
+@torch.inference_mode()
+def score_nodes(model: Decodable, memory: Any, n_users: int, tree: PrefixTree) -> Tensor:
+    """Return the log-probability of every ID for every user, shape (users, IDs).
+
+    Parameters
+    ----------
+    model
+        In evaluation mode.
+    memory
+        What `encode_histories` returned.
+    n_users
+        Number of users.
+    tree
+        The prefix tree.
+    """
+    scores = torch.zeros(n_users, 1, device=tree.levels[0].codes.device)
+    state, codes = None, None
+    for level in tree.levels:
+        log_probs, state = model.next_level(memory, state, codes)  # (users, parents, codes)
+        scores = scores[:, level.parents] + log_probs[:, level.parents, level.codes]  # (users, nodes)
+        if level is not tree.levels[-1]:
+            codes = level.codes.expand(n_users, -1)
+            state = model.reorder(state, level.parents.expand(n_users, -1))
+    return scores
 
 
 def beam_items(beams: Beams, tree: PrefixTree, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -17,14 +17,14 @@ from resid.core.registry import register
 from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
-from resid.generate.base import Generator, GeneratorModel, GeneratorSettings
+from resid.generate.base import CodeGeneratorSettings, Generator, GeneratorModel
 from resid.generate.exchange import from_transformers, to_transformers
 from resid.nn.t5 import Memory, T5Decoder, T5Encoder, initialize_t5
 from resid.train import ParameterGroup
 
 
 @validated
-class T5Settings(GeneratorSettings):
+class T5Settings(CodeGeneratorSettings):
     """Settings of the T5 generator; the defaults are the paper's.
 
     Parameters
@@ -32,7 +32,7 @@ class T5Settings(GeneratorSettings):
     head_width
         Dimension of an attention head.
     width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
-        See `GeneratorSettings`; `layers` in the encoder and as many in the decoder.
+        See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
     """

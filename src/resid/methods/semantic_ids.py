@@ -1,9 +1,9 @@
 """Encoder → quantizer → generator: ReSID, its ablations, and every method with one code per item, as TIGER."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
-from resid.core.part import PartSpec
+from resid.core.part import Input, PartSpec
 from resid.data.dataset import Dataset
 from resid.encode import Encoder, ItemEmbeddings
 from resid.generate.base import Generator, GeneratorSettings
@@ -18,7 +18,7 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
     """Fit encoder, quantizer and generator one after the other."""
     encoder, embeddings = fit_encoder(run, parts["encoder"], data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
-    model = fit_generator(run, parts["generator"], data, ids, embeddings)
+    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder)
     model.parts_ = {"encoder": encoder, "quantizer": quantizer}
     return model
 
@@ -44,10 +44,15 @@ def fit_generator(
     spec: PartSpec,
     data: Dataset,
     ids: SemanticIds,
-    embeddings: ItemEmbeddings | None,
+    embeddings: ItemEmbeddings | None = None,
+    encoder: Encoder | None = None,
     stage: str = "generator",
 ) -> Recommender:
-    """Fit a generator as a stage of a run; embeddings are an input only if its settings use them."""
-    reads_embeddings = embeddings is not None and cast(GeneratorSettings, spec.settings).uses_embeddings
-    inputs = (ids, embeddings) if embeddings is not None and reads_embeddings else (ids,)
-    return cast(Generator, run.stage(stage, spec, data, *inputs))  # type: ignore[type-arg]
+    """Fit a generator as a stage of a run; embeddings and encoder are inputs only if its settings use them."""
+    settings = cast(GeneratorSettings, spec.settings)
+    inputs: list[Input | None] = [ids]
+    if settings.uses_embeddings or settings.uses_encoder:
+        inputs.append(embeddings if settings.uses_embeddings else None)
+    if settings.uses_encoder:
+        inputs.append(encoder)
+    return cast(Generator[Any, Any], run.stage(stage, spec, data, *inputs))

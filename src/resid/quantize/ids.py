@@ -16,6 +16,8 @@ from resid.core.files import atomic_file
 from resid.data.dataset import Dataset
 
 _READABLE = ("1", "2")  # formats of the file; the last one is written
+_SEAL = b"resid-sha256:"  # followed by the checksum of the file, in which the checksum itself counts as zeros
+_ZEROS = b"0" * 64
 
 
 class SemanticIds:
@@ -95,7 +97,7 @@ class SemanticIds:
         other = (own != wanted).arg_true()
         if len(other) and (own != pl.Series(range(len(own))).cast(str)).any():
             raise InputError(
-                f"{where}these are the IDs of other items, or in another order: item {other[0]} is {own[other[0]]} in the file and "
+                f"{where}these are the IDs of other items, or in another order: item {other[0]} is {own[other[0]]} in the IDs and "
                 f"{wanted[other[0]]} in the Dataset."
             )
         if self.facts.get("data", data.fingerprint) != data.fingerprint:
@@ -241,10 +243,12 @@ class SemanticIds:
             "format": _READABLE[-1],
             "sizes": ",".join(map(str, self.level_sizes)),
             "facts": json.dumps(self.facts),
-            "checksum": self._checksum,
+            "checksum": (_SEAL + _ZEROS).decode(),
         }
         with atomic_file(path) as partial:
             self.table().write_parquet(partial, metadata=metadata)
+            before, _, after = _split_at_checksum(partial.read_bytes())
+            partial.write_bytes(before + _sha256(before + _ZEROS + after) + after)
 
     @classmethod
     def load(cls, path: str | Path) -> "SemanticIds":
@@ -252,22 +256,31 @@ class SemanticIds:
         if not as_path(path).exists():
             raise InputError(f"{path}: there is no such file; 'resid quantize' writes one.")
         try:
+            # Before anything is parsed: Polars ends the process at some damaged files.
+            before, checksum, after = _split_at_checksum(Path(path).read_bytes())
+            if checksum and checksum != _sha256(before + _ZEROS + after):
+                raise ValueError("its checksum does not match")
             table, metadata = pl.read_parquet(path, glob=False), pl.read_parquet_metadata(path)
             if "sizes" not in metadata:
-                raise ValueError("its metadata lack the level sizes; another program wrote it")
+                raise ValueError("its metadata do not contain the level sizes; another program wrote it")
             if (version := metadata.get("format", "1")) not in _READABLE:
                 raise ValueError(f"format {version!r} is not supported; update resid")
+            if version != "1" and not checksum:
+                raise ValueError("its checksum is missing")
             level_sizes = [int(size) for size in metadata["sizes"].split(",")]
             facts = json.loads(metadata.get("facts", "{}"))
-            ids = cls(table.drop("item").to_numpy(), level_sizes, table["item"], facts)
-            if metadata.get("checksum", ids._checksum) != ids._checksum:
-                raise ValueError("its checksum does not match")
-            return ids
+            return cls(table.drop("item").to_numpy(), level_sizes, table["item"], facts)
         except (OSError, KeyError, ValueError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{path}: this file has no valid semantic IDs ({error}); quantize again.") from error
 
-    @property
-    def _checksum(self) -> str:
-        """A checksum of everything in the file."""
-        content = f"{self.digest} {json.dumps(self.facts, sort_keys=True)} {self.item_ids.to_list()}"
-        return hashlib.sha256(content.encode()).hexdigest()
+
+def _split_at_checksum(content: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the bytes of a file before its checksum, the checksum, and the bytes after it; it is empty if there is none."""
+    first = content.rfind(_SEAL) + len(_SEAL)  # the metadata are at the end
+    if first < len(_SEAL):
+        return content, b"", b""
+    return content[:first], content[first : first + 64], content[first + 64 :]
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

@@ -1,8 +1,8 @@
 """Balanced k-means: clusters whose sizes differ by at most one.
 
-Lloyd's steps with an exact balanced assignment (`transport.py`). Many problems of the same number of clusters are solved
-together, as the parents of a level of a tree are: distances are one batched matrix product, and the prices of each
-problem go on from step to step. A large problem is first solved on a sample, for its centroids and prices.
+Lloyd's algorithm with an exact balanced assignment (`transport.py`). Many problems with the same number of clusters are solved
+together, for example all parents of a tree level: distances are one batched matrix product, and the prices of each problem
+are reused from one iteration to the next. A large problem is first solved on a sample, to initialize centers and prices.
 """
 
 import os
@@ -23,29 +23,29 @@ from torch import Tensor
 from resid.quantize.points import as_points, check_numbers
 from resid.quantize.transport import balanced_assignment
 
-_SAMPLE = 128  # points per cluster of the sample on which a large problem is begun
-_STARTS = 4  # so often `BalancedKMeans` begins there; the best goes on
-_DRAWN = 4  # points per cluster among which k-means++ draws the first centres
-_ROWS = 8_192  # points whose sums are formed at a time
+_SAMPLE = 128  # points per cluster in the sample on which a large problem is initialized
+_STARTS = 4  # initializations of `BalancedKMeans` on the sample; the best one is used
+_DRAWN = 4  # points per cluster from which k-means++ draws the initial centers
+_ROWS = 8_192  # points that are summed at a time
 
 
 @dataclass
 class Clusters:
-    """Solutions of some problems of k clusters each.
+    """The solutions of several problems with k clusters each.
 
     Attributes
     ----------
     labels : ndarray of int32, shape (problems, points)
-        The cluster of every point; -1 where a problem has fewer points.
+        The cluster of every point; -1 for padding.
     centers : Tensor, shape (problems, k, d)
         The means of the clusters.
     prices : ndarray of float64, shape (problems, k)
     inertia : ndarray of float64, shape (problems,)
-        Sums of squared distances to these centres, up to the precision of the spread of all points.
+        Sums of squared distances to these centers; the error is relative to the total variance of the points.
     steps : ndarray of int64, shape (problems,)
-        Lloyd's steps.
+        Number of Lloyd iterations.
     products : int
-        Floating-point operations of all distance products.
+        Floating-point operations of the distance products.
     """
 
     labels: NDArray[np.int32]
@@ -73,17 +73,17 @@ def balanced_kmeans(
     points
         Shape (problems, points, d), float32, on any device.
     k
-        Clusters of each problem; no problem has fewer points.
+        Number of clusters; every problem has at least this many points.
     seeds
-        For each problem the numbers that seed its start; a problem's result does not depend on the others.
+        The seed of each problem, a sequence of integers; the result of a problem does not depend on the others.
     counts
-        How many of its points each problem has, shape (problems,); all by default.
+        Number of points of each problem, the rest being padding; shape (problems,). By default all points are real.
     starts
-        So often a large problem is begun on its sample; the best goes on.
+        Number of initializations of a large problem on its sample; the best one is used.
     max_iter
-        At most so many of Lloyd's steps.
+        Maximum number of Lloyd iterations.
     tol
-        A problem is done when a step lowers its inertia by less than this share.
+        A problem has converged when an iteration lowers its inertia by less than this fraction.
     """
     problems, longest, _ = points.shape
     if counts is None:
@@ -97,18 +97,18 @@ def balanced_kmeans(
 def _begin(
     points: Tensor, k: int, seeds: Sequence[Sequence[int]], counts: NDArray[np.int64], starts: int
 ) -> tuple[Tensor, NDArray[np.float64], int]:
-    """Return the first centres and prices, and the operations that they took; large problems are solved on a sample."""
-    random = [np.random.default_rng(seed) for seed in seeds]
+    """Return the initial centers and prices, and the operations spent on them; large problems are solved on a sample."""
+    rngs = [np.random.default_rng(seed) for seed in seeds]
     everyone = np.arange(len(points))
-    centers, products = _start(points, counts, everyone, k, random)
+    centers, products = _start(points, counts, everyone, k, rngs)
     prices = np.zeros((len(points), k))
     large = np.flatnonzero(counts > 2 * _SAMPLE * k)
     if len(large):
-        sample, sizes = _sample(points, counts, large, _SAMPLE * k, random)
+        sample, sizes = _sample(points, counts, large, _SAMPLE * k, rngs)
         where = torch.from_numpy(large).to(points.device)
         best, nothing = np.full(len(large), np.inf), np.zeros((len(large), k))
         for attempt in range(starts):
-            first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, large, k, random)
+            first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, large, k, rngs)
             begun = _lloyd(sample, sizes, first, nothing, 20, 1e-3)
             better = begun.inertia < best
             best[better] = begun.inertia[better]
@@ -118,29 +118,29 @@ def _begin(
 
 
 def _sample(
-    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], size: int, random: list[np.random.Generator]
+    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], size: int, rngs: list[np.random.Generator]
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return so many points of some problems, or all if there are fewer, and how many they are."""
+    """Return `size` random points of some problems, or all points of smaller ones, and their numbers."""
     sizes = np.minimum(counts[some], size)
     rows = np.zeros((len(some), int(sizes.max())), dtype=np.int64)
     for row, problem, have in zip(rows, some, sizes, strict=True):
-        row[:have] = random[problem].choice(counts[problem], have, replace=False)
+        row[:have] = rngs[problem].choice(counts[problem], have, replace=False)
     place = torch.from_numpy(some).to(points.device)[:, None]
     return points[place, torch.from_numpy(rows).to(points.device)], sizes
 
 
 def _start(
-    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], k: int, random: list[np.random.Generator]
+    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], k: int, rngs: list[np.random.Generator]
 ) -> tuple[Tensor, int]:
-    """Choose the first centres of some problems as k-means++ does, far from each other, in rounds.
+    """Choose the initial centers of some problems by k-means++, in rounds that double the number of centers.
 
     Returns
     -------
     centers, operations
-        Shape (problems, k, d), and the operations of the distance products.
+        The centers, shape (problems, k, d), and the operations of the distance products.
     """
-    draws = torch.from_numpy(np.stack([random[problem].random(k) for problem in some])).to(points.device)
-    points, counts = _sample(points, counts, some, _DRAWN * k, random)
+    draws = torch.from_numpy(np.stack([rngs[problem].random(k) for problem in some])).to(points.device)
+    points, counts = _sample(points, counts, some, _DRAWN * k, rngs)
     problems, longest, _ = points.shape
     place = torch.arange(problems, device=points.device)[:, None]
     last = torch.from_numpy(counts - 1).to(points.device)[:, None]
@@ -154,7 +154,7 @@ def _start(
         done = chosen.shape[1]
         if done == k:
             return points[place, chosen], 2 * points.numel() * k
-        # A little for every point, so that points that are all equal can be drawn as well.
+        # A small weight for every point, so that equal points can be drawn too.
         weights = nearest.double() * present
         cumulated = (weights + (weights.sum(dim=1, keepdim=True) * 1e-9 + 1e-30) * present).cumsum(dim=1)
         more = min(k - done, done)
@@ -171,10 +171,10 @@ def _lloyd(
     max_iter: int,
     tol: float,
 ) -> Clusters:
-    """Assign and average until nothing is gained."""
+    """Alternate assignment and averaging until the inertia no longer decreases."""
     problems, longest, d = points.shape
     k = centers.shape[1]
-    origin = centers.mean(dim=1, keepdim=True)  # (problems, 1, d); all is computed from there, where numbers are small
+    origin = centers.mean(dim=1, keepdim=True)  # (problems, 1, d); coordinates relative to it are small, hence precise
     found = Clusters(
         labels=np.full((problems, longest), -1, dtype=np.int32),
         centers=centers,
@@ -188,7 +188,7 @@ def _lloyd(
     active, held, here = np.arange(problems), np.arange(problems), points
 
     def step(row: int) -> float:
-        """Assign the points of a problem that are held in this row, sum them up, and return the inertia."""
+        """Assign the points of the problem in this row, update its centers, and return its inertia."""
         number = held[row]
         labels, count = found.labels[number], counts[number]
         before = labels.copy()
@@ -202,11 +202,11 @@ def _lloyd(
     origins = origin.double().cpu().numpy()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in range(max_iter):
-            if 2 * len(active) <= len(held):  # the points of those that are left, together
+            if 2 * len(active) <= len(held):  # copy the points of the active problems together
                 held, here = active, points[torch.from_numpy(active).to(points.device)]
             some = torch.from_numpy(held).to(points.device)
             away = found.centers[some] - origin[some]
-            # |x - c|² - |x - o|², which differs from the squared distance by what is the same for all centres.
+            # |x - c|² - |x - o|²: the squared distance up to a term that all centers share.
             distances = torch.bmm(here, -2 * away.transpose(1, 2), out=costs[: len(held)])
             distances += away.square().sum(dim=2)[:, None] + 2 * origin[some] @ away.transpose(1, 2)
             found.products += 2 * here.shape[0] * longest * k * d
@@ -222,7 +222,7 @@ def _lloyd(
 
 
 def _spread(points: Tensor, counts: NDArray[np.int64], origin: Tensor) -> NDArray[np.float64]:
-    """Return the sums of the squared distances to an origin, shape (problems,)."""
+    """Return the sums of squared distances to an origin, shape (problems,)."""
     problems, longest, _ = points.shape
     there = torch.from_numpy(counts).to(points.device)[:, None]
     total = torch.zeros(problems, dtype=torch.float64, device=points.device)
@@ -234,7 +234,7 @@ def _spread(points: Tensor, counts: NDArray[np.int64], origin: Tensor) -> NDArra
 
 
 def _move(sums: NDArray[np.float64], points: Tensor, old: NDArray[np.int32], new: NDArray[np.int32]) -> None:
-    """Bring the sums of the clusters of a problem, shape (k, d), up to date with points that changed their cluster."""
+    """Update the cluster sums of a problem, shape (k, d), for points that changed their cluster."""
     changed = np.flatnonzero(old != new)
     if points.device.type == "cpu":
         _add_rows(sums, points.numpy(), changed, old[changed], new[changed])
@@ -257,24 +257,24 @@ def _add_rows(sums, points, rows, old, new):  # type: ignore[no-untyped-def]
 
 
 def _inertia(points: Tensor, labels: NDArray[np.int32], centers: Tensor) -> float:
-    """Return the sum of the squared distances to the own centre, without the cancellation of `Clusters.inertia`."""
+    """Return the sum of squared distances to the assigned centers, without the cancellation of `Clusters.inertia`."""
     own = torch.from_numpy(labels.astype(np.int64)).to(points.device)
     parts = zip(torch.split(points, _ROWS), torch.split(own, _ROWS), strict=True)
     return sum(float((part.double() - centers[label]).square_().sum()) for part, label in parts)
 
 
 class BalancedKMeans(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """k-means whose clusters have equal sizes, up to one point.
+    """k-means with clusters whose sizes differ by at most one.
 
     Parameters
     ----------
     n_clusters : int, default=8
     n_init : int, default=1
-        Starts from so many k-means++ draws; the best result is kept.
+        Number of k-means++ initializations; the result with the lowest inertia is kept.
     max_iter : int, default=100
-        At most so many of Lloyd's steps.
+        Maximum number of Lloyd iterations.
     tol : float, default=1e-5
-        Stop when a step lowers the inertia by less than this share.
+        Stop when an iteration lowers the inertia by less than this fraction.
     random_state : int, RandomState instance or None, default=None
 
     Attributes
@@ -283,14 +283,14 @@ class BalancedKMeans(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
     cluster_centers_ : ndarray of float32, shape (n_clusters, n_features)
         The means of the clusters.
     inertia_ : float
-        Sum of squared distances to the own centre.
+        Sum of squared distances of the points to the centers of their clusters.
     n_iter_ : int
     n_features_in_ : int
 
     Notes
     -----
-    `fit` also takes a `torch.Tensor`; distances are then computed on its device. `predict` gives the nearest centre, with
-    no regard to sizes: it is for new points. Beside the points, memory holds n_samples × n_clusters distances.
+    `fit` also accepts a `torch.Tensor`; distances are then computed on its device. `predict` returns the nearest center of new
+    points, without balancing. Besides the points, n_samples × n_clusters distances are held in memory.
     """
 
     def __init__(
@@ -314,8 +314,7 @@ class BalancedKMeans(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         points = as_points(self, X, reset=True)
         if len(points) < self.n_clusters:
             raise ValueError(
-                f"n_samples={len(points)} should be >= n_clusters={self.n_clusters}: give more points or ask for fewer "
-                "clusters."
+                f"n_samples={len(points)} should be >= n_clusters={self.n_clusters}: use more points or fewer clusters."
             )
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=self.n_init)
         self.inertia_ = np.inf
@@ -331,11 +330,11 @@ class BalancedKMeans(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerM
         return self
 
     def predict(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
-        """Return the nearest centre of every point, shape (n_samples,)."""
+        """Return the nearest center of every point, shape (n_samples,)."""
         return self._distances(X).argmin(dim=1).to(torch.int32).cpu().numpy()
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803
-        """Return the distances to all centres, shape (n_samples, n_clusters)."""
+        """Return the distances to all centers, shape (n_samples, n_clusters)."""
         distances: NDArray[np.float32] = self._distances(X).cpu().numpy()
         return distances
 

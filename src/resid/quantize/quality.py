@@ -1,18 +1,18 @@
-"""How good semantic IDs are, before any generator is trained on them.
+"""Quality of semantic IDs, measured before any generator is trained on them.
 
-The paper asks codes for three things: to be used evenly, to be predictable from the codes before them, and to say much
-about the vector z by themselves. Its equation H(z | c_l) = H(z | c_l, C_<l) + I(z; C_<l | c_l) calls the last term the
-prefix-dependent ambiguity: what the same number means differently under different prefixes.
+According to the paper, codes should be used evenly, be predictable from the codes before them, and be informative about the
+vector z by themselves. In its equation H(z | c_l) = H(z | c_l, C_<l) + I(z; C_<l | c_l), the last term is the prefix-dependent
+ambiguity: how much the meaning of a code depends on its prefix.
 
-**Estimators.** C is a function of z, so the exact information I(z; C_<l | c_l) is H(C_<l | c_l), the same for aligned and
-for local numbers; what tells them apart is how far z varies. Entropies of z are therefore measured by distortion, the mean
-squared distance to the mean of a group, and in bits per dimension by that of a Gaussian with the same mean variance:
+**Estimators.** C is a function of z, so the exact information I(z; C_<l | c_l) is H(C_<l | c_l), which is the same for aligned
+and for local codes; they differ in how much z varies. Entropies of z are therefore measured by distortion, the mean squared
+distance to the mean of a group, converted to bits per dimension as for a Gaussian with the same mean variance:
 
     I ≈ ½ log₂(distortion given c_l / distortion given c_l and C_<l)
 
-with unbiased variances, which is exact where z given c_l is an isotropic Gaussian, within and between prefixes. The same is measured for the step
-of a level, z − E[z | C_<l], the direction in which a child lies from its parent: there, perfect alignment gives nothing,
-and numbers given at random give all that the level explains.
+with unbiased variances. This is exact if z given c_l is an isotropic Gaussian, within and between prefixes. The same is measured
+for the step of a level, z − E[z | C_<l], the direction from a parent to its child: it is zero for perfectly aligned codes, and
+everything that the level explains for random codes.
 """
 
 from typing import Any
@@ -28,10 +28,10 @@ from resid.data.splits import Split
 from resid.quantize.ids import SemanticIds
 from resid.quantize.points import LARGEST
 
-_ROWS = 16_384  # vectors that are worked on at a time
-_QUERIES = 1_000  # items whose nearest neighbors are looked up
+_ROWS = 16_384  # vectors that are processed at a time
+_QUERIES = 1_000  # items whose nearest neighbors are searched
 _NEIGHBORS = 10
-_NOTHING = 1e-9  # a share of the variance that counts as none
+_NOTHING = 1e-9  # smaller fractions of the variance count as zero
 
 
 def id_quality(
@@ -44,30 +44,31 @@ def id_quality(
     ids
         The IDs.
     vectors
-        The items' vectors, shape (items, d), in the order of the IDs; without them, what needs them is left out.
+        The item vectors, shape (items, d), in the order of the IDs; metrics that need them are omitted without them.
     data
-        The Dataset of the same items, for the overlap of targets and histories; the test windows are looked at.
+        The Dataset of the same items; its test windows are used for the overlap of targets and histories.
     seed
-        Draws the items whose neighbors are looked up.
+        Seed of the sample of items whose neighbors are searched.
 
     Returns
     -------
     dict
-        ``items``; ``ids``, how many are different; ``unique``, the share of items whose ID no other has;
-        ``largest_collision``, the most items on one ID; ``levels``, for every level a dictionary with
+        ``items``; ``ids``, the number of distinct IDs; ``unique``, the share of items with an ID of their own;
+        ``largest_collision``, the largest number of items with the same ID; ``levels``, a dictionary for every level with
 
-        - ``size``, ``dead``: codes of the level, and those that no item has;
-        - ``entropy``, ``perplexity``, ``gini``: how evenly the codes are used; bits, of at most log₂(size);
+        - ``size``, ``dead``: number of codes, and number of codes that no item has;
+        - ``entropy`` in bits, at most log₂(size), ``perplexity``, ``gini``: how evenly the codes are used;
         - ``conditional_entropy``: H(c_l | C_<l) in bits;
-        - ``distortion``, ``distortion_code``: share of the variance that is left given the prefix up to this level, and
+        - ``distortion``, ``distortion_code``: share of the variance that remains given the prefix up to this level, and
           given this code alone; ``ambiguity``: I(z; C_<l | c_l) in bits per dimension;
-        - ``step_explained``, ``step_explained_code``: share of a step's variance that the code explains with its prefix,
-          and by itself; ``step_ambiguity`` in bits per dimension;
-        - ``cosine``: mean cosine of the steps of two items with the same code, from the second level on, and
-          ``cosine_between``, of two that have different prefixes;
-        - ``overlap``: how often an item of the history has the code of the target, and ``overlap_chance``, how often any
-          two interactions have;
-        - ``neighbors``: share of an item's ten nearest that have the same prefix, and ``neighbors_chance``.
+        - ``step_explained``, ``step_explained_code``: share of the variance of steps that the code explains with its
+          prefix, and by itself; ``step_ambiguity`` in bits per dimension;
+        - ``cosine``: mean cosine of the steps of two items with the same code, from the second level on;
+          ``cosine_between``: the same for items with different prefixes;
+        - ``overlap``: share of history items that have the code of the target; ``overlap_chance``: the same for two random
+          interactions;
+        - ``neighbors``: share of the ten nearest neighbors of an item that have the same prefix; ``neighbors_chance``: the
+          same for random items.
     """
     if not isinstance(ids, SemanticIds) or not isinstance(data, Dataset | None):
         raise TypeError("id_quality takes SemanticIds, such as a quantizer's semantic_ids_, and a Dataset.")
@@ -86,7 +87,7 @@ def id_quality(
     if data is not None:
         if data.n_items != len(ids):
             raise InputError(
-                f"there are {len(ids):,} IDs, but {data.n_items:,} items in the Dataset; they do not belong."
+                f"there are {len(ids):,} IDs, but {data.n_items:,} items in the Dataset; use the Dataset of the same items."
             )
         _update(levels, _overlaps(ids, data.test))
     return found | {"levels": levels}
@@ -94,13 +95,13 @@ def id_quality(
 
 def _check_vectors(vectors: ArrayLike, items: int) -> NDArray[Any]:
     if np.ndim(vectors) == 2 and len(np.asarray(vectors)) != items:
-        raise InputError(f"there are {items:,} IDs, but vectors of shape {np.shape(vectors)}; give one row for each.")
+        raise InputError(f"there are {items:,} IDs, but vectors of shape {np.shape(vectors)}; pass one row per ID.")
     try:
         points: NDArray[Any] = check_array(vectors, dtype=[np.float32, np.float64], input_name="vectors")
     except (ValueError, TypeError) as error:
-        raise InputError(f"the vectors cannot be used: {first_line(error)}") from error
+        raise InputError(f"the vectors are invalid: {first_line(error)}.") from error
     if np.abs(points).max() > LARGEST:
-        raise InputError(f"the vectors have values beyond {LARGEST:g}, whose squares do not fit; scale them.")
+        raise InputError(f"the vectors have values beyond {LARGEST:g}, whose squares overflow; scale them.")
     return points
 
 
@@ -116,7 +117,7 @@ def entropy_bits(counts: NDArray[np.int64]) -> float:
 
 
 def gini(counts: NDArray[np.int64]) -> float:
-    """Return the Gini coefficient of counts: 0 if all are equal, near 1 if one has all."""
+    """Return the Gini coefficient of counts: 0 if all are equal, close to 1 if one code has all items."""
     ordered = np.sort(counts)
     ranks = np.arange(1, len(ordered) + 1)
     return float((2 * ranks - len(ordered) - 1) @ ordered / (len(ordered) * ordered.sum()))
@@ -138,27 +139,27 @@ def _usage(ids: SemanticIds, level: int) -> dict[str, Any]:
 
 
 def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]]:
-    """Return what prefixes, codes and steps leave of the variance, and the cosines of steps, level by level."""
+    """Return the variance that remains given prefixes, codes and steps, and the cosines of steps, for every level."""
     items, center = len(vectors), vectors.mean(axis=0, dtype=np.float64)
     total = sum(float(np.square(part - center).sum()) for part in _parts(vectors))
     total = total or 1.0  # all vectors equal: nothing to explain
     found = []
-    above = np.zeros((1, vectors.shape[1]))  # the means of the prefixes, from the centre
+    above = np.zeros((1, vectors.shape[1]))  # the means of the prefixes, relative to the center
     above_left = 1.0
     for level, size in enumerate(ids.level_sizes):
         parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
         counts, of_code = np.bincount(nodes), np.bincount(codes, minlength=size)
-        alone = len(counts) == items  # every item is a node of its own, whose mean is its vector
+        alone = len(counts) == items  # every item has a node of its own, whose mean is its vector
         means = above if alone else _group_sums(nodes, vectors, len(counts)) / counts[:, None] - center
         left = 0.0 if alone else 1 - _between(counts[:, None] * means, counts) / total
         by_code = _group_sums(codes, vectors, size) - of_code[:, None] * center
         under = scipy.sparse.csr_matrix((np.ones(items), (codes, parents)), shape=(size, len(above)))
         code_explains = _between(by_code, of_code) / total
         step_explains = _between(by_code - under @ above, of_code) / total if above_left > _NOTHING else 0.0
-        # Sums of squares with their degrees of freedom: one is lost with every mean that was taken.
+        # Sums of squares with their degrees of freedom: every estimated mean takes one.
         given_all = (left, items - len(counts))
         given_code = (1 - code_explains, items - int(np.count_nonzero(of_code)))
-        # What codes explain of pure noise around the prefixes' means.
+        # What codes explain of pure noise around the means of the prefixes.
         share = counts**2 / np.bincount(parents)[ids.parent_of(level + 1)] / of_code[ids.node_codes(level + 1)]
         step_given_code = (above_left - step_explains, given_code[1] - len(above) + round(share.sum()))
         values = {
@@ -170,7 +171,7 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
             "step_ambiguity": _bits(step_given_code, given_all),
         }
         if level:
-            told_apart = above_left <= _NOTHING  # by their prefixes: there are no steps
+            told_apart = above_left <= _NOTHING  # prefixes identify the items, so there are no steps
             values |= {} if told_apart else _cosines(ids, level, vectors, above + center)
         found.append(values)
         above, above_left = means, left
@@ -199,7 +200,7 @@ def _between(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> float:
 def _bits(given_code: tuple[float, int], given_all: tuple[float, int]) -> float | None:
     """Return the information of a Gaussian in bits per dimension, from sums of squares and their degrees of freedom.
 
-    None where prefix and code leave nothing, as at a level that tells items apart.
+    None if no variance remains given prefix and code, as at a level that numbers items.
     """
     if given_all[0] < _NOTHING or given_all[1] < 1 or given_code[1] < 1:
         return None
@@ -209,9 +210,9 @@ def _bits(given_code: tuple[float, int], given_all: tuple[float, int]) -> float 
 def _cosines(
     ids: SemanticIds, level: int, vectors: NDArray[Any], means: NDArray[np.float64]
 ) -> dict[str, float | None]:
-    """Return the mean cosine of the steps of two items with the same code: of all pairs, and between parents.
+    """Return the mean cosine of the steps of two items with the same code: of all pairs, and of pairs with different parents.
 
-    The sum of the cosines of all pairs of a group is the square of the sum of their directions.
+    The sum of the cosines of all pairs of a group is the squared norm of the sum of their unit vectors.
     """
     parents, nodes, codes = ids.node_of(level), ids.node_of(level + 1), ids.codes[:, level]
     of_node, of_code = np.bincount(nodes), np.bincount(codes, minlength=ids.level_sizes[level])
@@ -219,7 +220,7 @@ def _cosines(
     code_sums = np.zeros((len(of_code), vectors.shape[1]))
     node_sums = np.zeros((0 if alone else len(of_node), vectors.shape[1]))
     own = 0.0  # the pairs of an item with itself
-    none = 1e-6 * float(np.abs(vectors).max()) + 1e-300  # shorter steps are rounding, of an item without siblings
+    none = 1e-6 * float(np.abs(vectors).max()) + 1e-300  # shorter steps are rounding errors of items without siblings
     for first in range(0, len(vectors), _ROWS):
         part = slice(first, first + _ROWS)
         steps = vectors[part] - means[parents[part]]
@@ -241,9 +242,9 @@ def _cosines(
 
 
 def _neighbors(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[str, Any]]:
-    """Return how many of the nearest neighbors share a prefix, level by level, and how many of any items do."""
-    random = np.random.default_rng(seed)
-    queries = np.sort(random.choice(len(ids), min(_QUERIES, len(ids)), replace=False))
+    """Return the share of nearest neighbors with the same prefix, and the share of random items, for every level."""
+    rng = np.random.default_rng(seed)
+    queries = np.sort(rng.choice(len(ids), min(_QUERIES, len(ids)), replace=False))
     k = min(_NEIGHBORS, len(ids) - 1)
     best = np.full((len(queries), k), np.inf)
     where = np.zeros((len(queries), k), dtype=np.int64)
@@ -251,9 +252,7 @@ def _neighbors(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[
     wanted = vectors[queries] - center
     for first in range(0, len(vectors), _ROWS):
         part = vectors[first : first + _ROWS] - center
-        distances = (
-            np.square(part).sum(axis=1) - 2 * wanted @ part.T
-        )  # without the query's own length, the same for all
+        distances = np.square(part).sum(axis=1) - 2 * wanted @ part.T  # up to the norm of the query
         own = (queries >= first) & (queries < first + len(part))
         distances[own, queries[own] - first] = np.inf
         all_best = np.concatenate([best, distances], axis=1)
@@ -273,7 +272,7 @@ def _neighbors(ids: SemanticIds, vectors: NDArray[Any], seed: int) -> list[dict[
 
 
 def _overlaps(ids: SemanticIds, windows: Split) -> list[dict[str, Any]]:
-    """Return how often a history's item has the target's code, level by level, and how often any two interactions do."""
+    """Return the share of history items that have the code of the target, and of random pairs, for every level."""
     lengths = windows.end - windows.begin
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     histories = windows.sequence[np.repeat(windows.begin, lengths) + place]

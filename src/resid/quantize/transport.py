@@ -1,41 +1,41 @@
-"""The balanced assignment: every point to one of k clusters, sizes that differ by at most one, at the least total cost.
+"""Balanced assignment: every point to one of k clusters whose sizes differ by at most one, at minimum total cost.
 
-A transport problem whose dual has one price per cluster: at the right prices, each point takes the cluster with the least
-cost plus price, and the sizes come out balanced. From any prices, the points' choices are optimal for the sizes that they
-happen to have; then one point after the other moves from a cluster that is too large to one that is too small, along the
-shortest path in the graph of clusters, which keeps the assignment optimal for its sizes (successive shortest paths). So
-the result is exact, and the closer the prices are to the right ones, the fewer paths it takes. k-means, whose centroids
-move little, hands its prices on from step to step; where they are far off, they are found on a part of the points first.
+This is a transport problem whose dual has one price per cluster: at the optimal prices, each point takes the cluster with the
+lowest cost plus price, and the sizes are balanced. At any prices, these choices are optimal for the sizes that result. From
+there, points move one by one from clusters that are too large to clusters that are too small, along shortest paths in the graph
+of clusters, which keeps the assignment optimal for its sizes (successive shortest paths). So the result is exact, and the better
+the initial prices, the fewer paths are needed. In k-means, centers move little, so the prices of one iteration initialize the
+next. If the prices are poor, they are first found on a sample of the points.
 
-With n points, choosing and listing the cheapest moves reads the (n, k) costs once each; a path takes at most about k²
-operations, however many points there are. Shortest paths are loops that neither NumPy nor PyTorch can express, hence Numba.
+With n points, choosing clusters and listing the cheapest moves reads the (n, k) costs once each; a path takes about k² operations
+at most, independent of n. Shortest paths are loops that neither NumPy nor PyTorch can express, hence Numba.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-_KEPT = 6  # cheapest moves between two clusters that are remembered, so that a cluster is seldom searched again
-_PART = 128  # points per cluster from which on prices may be found on a part of the points
-_FAR = 32  # that is done if more than one point in so many is in a cluster that is too large
+_KEPT = 6  # number of cheapest moves stored for every pair of clusters, so that clusters are rarely searched again
+_PART = 128  # minimum number of points per cluster for finding prices on a sample first
+_FAR = 32  # a sample is used if more than one in this many points is in a cluster that is too large
 
 
 @numba.njit(nogil=True, cache=True)
 def balanced_assignment(
     costs: NDArray[np.float32], points: int, prices: NDArray[np.float64], labels: NDArray[np.int32]
 ) -> float:
-    """Assign points to clusters; sizes differ by at most one, and the total cost is the least possible.
+    """Assign points to clusters whose sizes differ by at most one, at minimum total cost.
 
     Parameters
     ----------
     costs
-        Shape (points or more, k); rows after the first `points` are not looked at.
+        Shape (at least points, k); rows after the first `points` are ignored.
     points
-        How many points there are, at least k.
+        Number of points, at least k.
     prices
-        Where to start, shape (k,); the prices of the solution afterwards.
+        Initial prices, shape (k,); overwritten by the prices of the solution.
     labels
-        Receives the cluster of every point, shape (points or more,).
+        Output: the cluster of every point, shape (at least points,).
 
     Returns
     -------
@@ -66,7 +66,7 @@ def balanced_assignment(
 
 @numba.njit(nogil=True, cache=True)
 def _stride(points):  # type: ignore[no-untyped-def]
-    """Return a step through the points that meets each once, and whose first steps are spread over all."""
+    """Return a stride coprime to the number of points, near the golden ratio, so that its multiples spread evenly."""
     stride = int(points * 0.618)
     while True:
         a, b = stride, points
@@ -79,7 +79,7 @@ def _stride(points):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _choose(costs, points, prices, labels):  # type: ignore[no-untyped-def]
-    """Give every point the cluster that is cheapest at these prices; return the sizes."""
+    """Assign every point to its cheapest cluster at these prices; return the sizes."""
     sizes = np.zeros(costs.shape[1], np.int64)
     for point in range(points):
         best, least = 0, np.inf
@@ -97,11 +97,11 @@ def _balance(costs, points, prices, labels, sizes):  # type: ignore[no-untyped-d
     """Move points along shortest paths until the sizes are balanced."""
     k = costs.shape[1]
     low, larger = points // k, points % k
-    sink = k  # the node through which clusters pass on the right to be one larger
+    sink = k  # a node through which clusters exchange the right to have one more point
     price = np.zeros(k + 1)
     price[:k] = prices
     rank = np.argsort(-prices)
-    extra = np.zeros(k, np.bool_)  # which clusters are one larger: the dearest ones
+    extra = np.zeros(k, np.bool_)  # clusters with one more point: those with the highest prices
     for position in range(larger):
         extra[rank[position]] = True
     price[sink] = prices[rank[larger - 1]] if larger else 0.0
@@ -115,21 +115,21 @@ def _balance(costs, points, prices, labels, sizes):  # type: ignore[no-untyped-d
     for point in range(points):
         _link(point, labels[point], head, following, before)
 
-    # The cheapest moves from cluster a to cluster b, dearest first, listed once a path comes to a.
+    # The cheapest moves from cluster a to cluster b, in descending order, listed when a path first reaches a.
     listed = np.zeros(k, np.bool_)
     moves = np.empty((k, k, _KEPT), np.int64)
     values = np.empty((k, k, _KEPT), np.float32)
     known = np.zeros((k, k), np.int64)
-    bound = np.full((k, k), np.float32(np.inf))  # no move that is not listed is cheaper
+    bound = np.full((k, k), np.float32(np.inf))  # moves that are not listed cost at least this
     edge = np.full((k, k), np.inf)  # the value of the cheapest move
 
     distance = np.empty(k + 1)
-    waiting = np.empty(k + 1)  # the distances of nodes that are reached but not settled
+    waiting = np.empty(k + 1)  # distances of nodes that are reached but not settled
     previous = np.empty(k + 1, np.int64)
     settled = np.empty(k + 1, np.bool_)
     for source in range(k):
         while sizes[source] > low + extra[source]:
-            # Dijkstra over the clusters, with costs that the prices keep from being negative.
+            # Dijkstra's algorithm over the clusters; with the prices, reduced costs are not negative.
             distance[:] = np.inf
             waiting[:] = np.inf
             settled[:] = False
@@ -207,7 +207,7 @@ def _unlink(point, cluster, head, following, before):  # type: ignore[no-untyped
 
 @numba.njit(nogil=True, cache=True)
 def _offer(point, cluster, costs, moves, values, known, bound, edge):  # type: ignore[no-untyped-def]
-    """List the moves of a member of a cluster where they are among the cheapest."""
+    """Add the moves of a point of a cluster to the lists in which they are among the cheapest."""
     own = costs[point, cluster]
     for goal in range(costs.shape[1]):
         value = costs[point, goal] - own
@@ -218,7 +218,7 @@ def _offer(point, cluster, costs, moves, values, known, bound, edge):  # type: i
 
 @numba.njit(nogil=True, cache=True)
 def _withdraw(cluster, labels, costs, head, following, moves, values, known, bound, edge):  # type: ignore[no-untyped-def]
-    """After a point has left a cluster: take it off the lists, and search again where nothing is left on them."""
+    """Remove points that left a cluster from its lists, and rebuild the lists that are empty."""
     for goal in range(costs.shape[1]):
         if goal == cluster:
             continue
@@ -240,7 +240,7 @@ def _withdraw(cluster, labels, costs, head, following, moves, values, known, bou
 
 @numba.njit(nogil=True, cache=True)
 def _list(point, value, cluster, goal, moves, values, known, bound):  # type: ignore[no-untyped-def]
-    """Put a move that is cheaper than the bound into its list, at its place; a full list loses its dearest."""
+    """Insert a move that is cheaper than the bound into its sorted list; a full list drops its most expensive move."""
     moves, values, count = moves[cluster, goal], values[cluster, goal], known[cluster, goal]
     if count == _KEPT:
         place = 0

@@ -82,7 +82,7 @@ class CoOccurrence(Recommender):
         popular = popular[0][popular[0] >= 0]
         items = np.full((len(histories), more), -1, dtype=np.int64)
         scores = np.full((len(histories), more), -np.inf, dtype=np.float32)
-        weighted = self._weights(histories) @ self.similarity_  # (users, items), sparse
+        weighted = self.sparse_scores(histories)
         for row, (first, last) in enumerate(zip(weighted.indptr[:-1], weighted.indptr[1:], strict=True)):
             found, values = weighted.indices[first:last].astype(np.int64), weighted.data[first:last]
             if allowed is not None:
@@ -94,6 +94,10 @@ class CoOccurrence(Recommender):
             best = np.lexsort((found, -values))[:more]
             items[row, : len(best)], scores[row, : len(best)] = found[best], values[best]
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def sparse_scores(self, histories: Indices) -> Any:
+        """Return the scores of items that co-occur with the recent items, a sparse matrix of shape (users, items)."""
+        return self._weights(histories) @ self.similarity_
 
     def _weights(self, histories: Indices) -> Any:
         """Return the weights of the recent items, a sparse matrix of shape (users, items)."""

@@ -46,8 +46,9 @@ class TrainableModule(nn.Module):
     def begin_epoch(self, epoch: int) -> None:
         """Prepare for an epoch, counted from 0: freeze parameters, recompute IDs.
 
-        Called before the first step of every epoch, and again when training resumes within one: what it changes must depend
-        only on the epoch, the weights and the extra state.
+        Called before the first step of every epoch, and again when training resumes within one, where the weights are no
+        longer those of its start. What is computed from weights therefore belongs to the extra state, with its epoch, so that
+        it is computed once.
         """
 
     def extra_state(self) -> dict[str, Tensor]:

@@ -1,0 +1,404 @@
+"""The joint generator: one network generates codes and scores items from the same state; beams propose, the blend decides.
+
+The trunk is SASRec with fields, whose tables start from those of the encoder. From its state, level decoders predict the codes
+of the next item (`resid.generate.levelwise`), and the state itself is compared with the fused field embeddings of items, as in
+SASRec. Beam search over the codes proposes items; these are re-ranked by a blend of scores:
+
+- ``codes``: the log-probability of the item's ID;
+- ``item``: the similarity of the state and the item;
+- ``encoder``: the encoder's own similarity of history and item, if it ranks items, as FAMAE does with all fields masked;
+- ``cooccurrence``: the logarithm of the co-occurrence with the last items, which finds rare targets best;
+
+and a bias for items of the history. The weights are fitted on validation users and stored with the model. Re-ranking costs a
+dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy import sparse
+from torch import Tensor, nn
+
+from resid.core.artifact import Artifact
+from resid.core.registry import register
+from resid.core.runtime import Runtime
+from resid.core.settings import validated
+from resid.data.batches import Batches, SequenceBatch, SequenceBatches
+from resid.data.catalogue import Catalogue
+from resid.data.dataset import Dataset, require_dataset
+from resid.data.splits import Split
+from resid.encode.base import Encoder
+from resid.encode.embeddings import ItemEmbeddings
+from resid.evaluate.metrics import ranking_metrics
+from resid.generate.base import Generator, GeneratorSettings
+from resid.generate.blend import Blend, fit_blend, seen_items
+from resid.generate.decode import beam_items, beam_search, score_nodes
+from resid.generate.levelwise import LevelwiseModel, make_decoders
+from resid.generate.prefix_tree import PrefixTree
+from resid.nn import item_and_fields
+from resid.quantize.ids import SemanticIds
+from resid.recommend.histories import BATCH_USERS, Indices, Scores, without_seen
+from resid.sequential.base import whole_histories
+from resid.sequential.cooccurrence import CoOccurrence
+from resid.sequential.sasrec import SASRecModel
+from resid.sequential.settings import TransformerSettings
+
+_COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+_BLEND_SCORES = 40_000_000  # users times items from which the weights are fitted
+_EXACT_SCORES = 20_000_000  # users times items that are scored at a time
+
+Score = Literal["item", "encoder", "cooccurrence"]
+
+
+@validated
+class JointSettings(TransformerSettings, GeneratorSettings):
+    """Settings of the joint generator.
+
+    Parameters
+    ----------
+    scores
+        The scores that are blended with the codes' log-probabilities; the encoder's is left out if it does not rank items.
+    code_loss_weight
+        Weight of the losses of the codes beside that of the item.
+    label_smoothing
+        Of the cross-entropy of the codes.
+    start_from_encoder
+        Initialize the field tables with those of the encoder, if it has any.
+    output_embeddings
+        Score a code also by the mean embedding of the items that it leads to.
+    beam_size
+        Number of prefixes that are kept at each level of decoding, and of items that are re-ranked.
+    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
+        See `TransformerSettings`.
+    full_softmax_limit, validation_users
+        See `TransformerSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    scores: tuple[Score, ...] = ("item", "encoder", "cooccurrence")
+    code_loss_weight: Annotated[float, Field(gt=0)] = 1.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    start_from_encoder: bool = True
+    output_embeddings: bool = True
+    use_fields: bool = True
+    epochs: Annotated[int, Field(ge=1)] = 10
+    patience: Annotated[int, Field(ge=0)] = 0
+    beam_size: Annotated[int, Field(ge=1)] = 100
+    validation_users: Annotated[int, Field(ge=1)] = 5_000
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.output_embeddings
+
+    @property
+    def uses_encoder(self) -> bool:
+        """Whether the generator reads the encoder itself."""
+        return self.start_from_encoder or "encoder" in self.scores
+
+
+class JointModel(LevelwiseModel):
+    """The network.
+
+    Parameters
+    ----------
+    codes
+        The IDs of all items, shape (items, levels).
+    level_sizes
+        Number of codes of every level.
+    settings
+        See `JointSettings`.
+    field_codes, field_sizes
+        The field codes of every item, shape (items, J), and the vocabulary sizes; see `SASRecModel`.
+    max_length
+        Maximum length of a history.
+    vectors
+        Item vectors, shape (items, d), if there are any.
+    """
+
+    def __init__(
+        self,
+        codes: Tensor,
+        level_sizes: Sequence[int],
+        settings: JointSettings,
+        field_codes: NDArray[np.integer],
+        field_sizes: Sequence[int],
+        max_length: int = 31,
+        vectors: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        s, self.level_sizes = settings, tuple(level_sizes)
+        self.settings = settings
+        self.register_buffer("codes", codes.long(), persistent=False)
+        self.register_buffer("vectors", vectors, persistent=False)
+        self.trunk = SASRecModel(field_codes, field_sizes, settings, max_length)
+        self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
+        for table in self.code_tables:
+            nn.init.normal_(cast(Tensor, table.weight), std=0.02)
+        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        self.decoders = make_decoders(ids, scored, s.width, s.ffn_width, s.dropout)
+
+    def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Return the loss of the next item and of its codes, averaged over positions."""
+        items = torch.from_numpy(batch.items).to(self.codes.device)
+        trained = torch.from_numpy(batch.are_targets).to(items.device)
+        states, targets = self.trunk.states(items[:, :-1])[trained], items[:, 1:][trained]
+        item_loss = self.trunk.loss(states, targets, rng)
+        terms = self.code_losses(states, targets, self.settings.label_smoothing)
+        loss = item_loss + self.settings.code_loss_weight * torch.stack(list(terms.values())).sum()
+        return {"loss": loss, "loss.item": item_loss, **terms}
+
+    def encode_histories(self, histories: Tensor) -> Tensor:
+        """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
+        return self.trunk.query(histories)
+
+
+@register("generator", "joint")
+class JointGenerator(Generator[JointSettings, JointModel]):
+    """Generates codes and re-ranks the items that they lead to; see the module.
+
+    Parameters
+    ----------
+    settings
+        See `JointSettings`.
+
+    Attributes
+    ----------
+    blend_ : Blend
+        The weights of the scores.
+    """
+
+    settings_class = JointSettings
+    blend_: Blend
+
+    def fit(
+        self,
+        data: Dataset,
+        ids: SemanticIds,
+        embeddings: ItemEmbeddings | NDArray[np.float32] | None = None,
+        encoder: Encoder | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> Self:
+        """Train on the training windows, then fit the blend on validation users.
+
+        Parameters
+        ----------
+        data, ids, embeddings, runtime
+            See `Generator.fit`.
+        encoder
+            Gives the initial field tables and a score of items, if the settings use it.
+        """
+        require_dataset(data)
+        self._field_codes, self._field_sizes = item_and_fields(data, fields=self.settings.use_fields)
+        self._encoder = encoder if self.settings.uses_encoder else None
+        self._vectors: dict[str, Tensor] = {}
+        counted = "cooccurrence" in self.settings.scores
+        self._cooccurrence = CoOccurrence().fit(data) if counted else None
+        self.blend_ = Blend({"codes": 1.0})
+        super().fit(data, ids, embeddings, runtime=runtime)
+        if self._encoder is not None:
+            self.parts_ = {"encoder": self._encoder}
+        self._vectors = {}
+        self.blend_ = self._fit_blend(data.validation)
+        return self
+
+    def _network(
+        self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
+    ) -> JointModel:
+        sizes = list(self._field_sizes.values())
+        model = JointModel(codes, level_sizes, self.settings, self._field_codes, sizes, max_length, vectors)
+        tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
+        with torch.no_grad():
+            for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
+                if name in tables and tables[name].shape == table.weight.shape:
+                    table.weight.copy_(torch.as_tensor(tables[name]))
+        return model
+
+    def _batches(self, data: Dataset) -> SequenceBatches:
+        return whole_histories(data, self.settings)
+
+    def _validate(self, users: Split) -> dict[str, float]:
+        """Return the metrics of the item score with seen items dropped: the bias of seen items is fitted afterwards."""
+        self._vectors = {}
+        ranks = []
+        for batch in Batches(users, BATCH_USERS, shuffle=False):
+            histories = self._recent(batch.histories)
+            targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
+            queries = self.model_.trunk.scale_queries(self.model_.encode_histories(histories))
+            scores = self._dot_products("item", queries, None)
+            above = scores > scores.gather(1, targets)
+            everything = torch.arange(scores.shape[1], device=histories.device).expand_as(scores)
+            ranks.append((above & ~seen_items(histories, everything)).sum(dim=1).cpu().numpy())
+        return ranking_metrics(np.concatenate(ranks))
+
+    @torch.inference_mode()
+    def top(
+        self,
+        histories: Indices,
+        k: int,
+        *,
+        exclude_seen: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
+        beam_size: int | None = None,
+        constrained: bool = True,
+        exact: bool = False,
+    ) -> tuple[Indices, Scores]:
+        """Return the k best items after each history and their blended scores, shape (users, k); see `Generator.top`."""
+        self._check_beam_size(beam_size)
+        tree, numbers = self._tree(allowed)
+        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
+        width = len(numbers) if exact else max(more, beam_size or self.settings.beam_size)
+        step = max(1, _EXACT_SCORES // len(numbers)) if exact else len(histories)
+        parts = []
+        for first in range(0, len(histories), step):
+            some = histories[first : first + step]
+            recent = self._recent(some)
+            memory = self.model_.encode_histories(recent)
+            if exact:
+                items, codes = self._all_items(tree, recent, memory)
+            else:
+                beams = beam_search(self.model_, recent, tree, width, constrained=constrained, memory=memory)
+                items, codes = (torch.from_numpy(part).to(recent.device) for part in beam_items(beams, tree, width))
+            items = torch.where(items >= 0, torch.from_numpy(numbers).to(recent.device)[items], -1)
+            blended = self._blended(some, recent, memory, items, codes)
+            best, place = blended.topk(min(more, blended.shape[1]), dim=1)
+            found = items.gather(1, place).masked_fill(best == -torch.inf, -1)
+            parts.append((_padded(found, more, -1), _padded(best, more, -np.inf)))
+        items_found = np.concatenate([items for items, _ in parts])
+        scores = np.concatenate([scores for _, scores in parts]).astype(np.float32)
+        return without_seen(items_found, scores, histories, k) if exclude_seen else (items_found, scores)
+
+    def _all_items(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all items of a tree and the log-probabilities of their codes, each of shape (users, items)."""
+        nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
+        codes = score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
+        return torch.arange(len(nodes), device=recent.device).expand_as(codes), codes
+
+    def _blended(self, histories: Indices, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
+        """Return the blended scores of items, -1 for none, shape (users, n); `codes` are their log-probabilities."""
+        known = items.clamp_min(0)
+        scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
+        seen = seen_items(torch.from_numpy(np.asarray(histories)).to(items.device), known)
+        return self.blend_.combine(scores, seen).masked_fill(items < 0, -torch.inf)
+
+    def _scores(self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor) -> dict[str, Tensor]:
+        """Return the available scores by name, each of shape (users, n); of all items if `items` is None."""
+        scores = {"codes": codes}
+        if "item" in self.settings.scores:
+            scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory), items)
+        if "encoder" in self.settings.scores and self._encoder is not None and self._encoder.ranks_items:
+            scores["encoder"] = self._dot_products("encoder", self._encoder.queries(recent), items)
+        if self._cooccurrence is not None:
+            scores["cooccurrence"] = self._cooccurrences(self._cooccurrence, recent, items)
+        return scores
+
+    def _dot_products(self, name: str, queries: Tensor, items: Tensor | None) -> Tensor:
+        """Return the similarity of queries, shape (users, d), with the item vectors of a score; all items if None."""
+        vectors = self._item_vectors(name)
+        if items is None:
+            return queries @ vectors.T
+        return (vectors[items] @ queries[:, :, None])[:, :, 0]
+
+    def _item_vectors(self, name: str) -> Tensor:
+        """Return the vectors of all items, shape (items, d), computed once."""
+        found = self._vectors.get(name)
+        if found is None:
+            source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
+            found = fill_unseen(source.candidates().detach(), self.ids_, self.catalogue_.counts)
+            self._vectors[name] = found
+        return found
+
+    def _cooccurrences(self, model: CoOccurrence, recent: Tensor, items: Tensor | None) -> Tensor:
+        """Return the logarithm of the co-occurrence of items, all if None, with the last items of histories."""
+        found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
+        if items is None:
+            values = found.toarray()
+        else:
+            rows = np.repeat(np.arange(len(items)), items.shape[1])
+            values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
+        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(_COOCCURRENCE_FLOOR).log_()
+
+    @torch.inference_mode()
+    def _fit_blend(self, validation: Split) -> Blend:
+        n_users = int(np.clip(_BLEND_SCORES // len(self.catalogue_), 200, 5_000))
+        tree, numbers = self._full_tree
+        order = torch.from_numpy(np.argsort(numbers))  # of the tree's items, by item index
+        parts: dict[str, list[Tensor]] = {}
+        seen, targets = [], []
+        for batch in Batches(validation.unbounded.sample(n_users), BATCH_USERS, shuffle=False):
+            recent = self._recent(batch.histories)
+            memory = self.model_.encode_histories(recent)
+            codes = self._all_items(tree, recent, memory)[1][:, order.to(recent.device)]
+            for name, values in self._scores(recent, memory, None, codes).items():
+                parts.setdefault(name, []).append(values.cpu())
+            everything = torch.arange(codes.shape[1]).expand(len(codes), -1)
+            seen.append(seen_items(torch.from_numpy(batch.histories), everything))
+            targets.append(torch.from_numpy(batch.targets))
+        return fit_blend(
+            {name: torch.cat(values) for name, values in parts.items()}, torch.cat(seen), torch.cat(targets)
+        )
+
+    def _pack(self) -> dict[str, Any]:
+        content = super()._pack()
+        arrays = {"field_codes": self._field_codes, **content["arrays"]}
+        if self._cooccurrence is not None:
+            matrix = self._cooccurrence.similarity_
+            arrays |= {f"cooccurrence.{name}": getattr(matrix, name) for name in ("data", "indices", "indptr")}
+        facts = {**content["facts"], "blend": self.blend_.to_dict(), "field_sizes": self._field_sizes}
+        return {**content, "facts": facts, "arrays": arrays}
+
+    def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
+        self._field_codes, self._field_sizes = artifact.arrays["field_codes"], artifact.facts["field_sizes"]
+        self._encoder, self._cooccurrence, self._vectors = None, None, {}
+        self.blend_ = Blend.from_dict(artifact.facts["blend"])
+        if "cooccurrence.data" in artifact.arrays:
+            arrays = tuple(artifact.arrays[f"cooccurrence.{name}"] for name in ("data", "indices", "indptr"))
+            model = CoOccurrence()
+            model.catalogue_ = catalogue
+            model.similarity_ = sparse.csr_array(arrays, shape=(len(catalogue), len(catalogue)))
+            self._cooccurrence = model
+        super()._restore(artifact, catalogue)
+
+    @classmethod
+    def _from_artifact(cls, artifact: Artifact) -> Self:
+        model = super()._from_artifact(artifact)
+        encoder = model.parts_.get("encoder")
+        model._encoder = encoder if isinstance(encoder, Encoder) and model.settings.uses_encoder else None
+        return model
+
+
+def fill_unseen(vectors: Tensor, ids: SemanticIds, counts: NDArray[np.int64]) -> Tensor:
+    """Replace the vectors of items that training never saw by the mean of the nearest seen items in the tree of IDs.
+
+    Parameters
+    ----------
+    vectors
+        Shape (items, d).
+    ids
+        The IDs of the items.
+    counts
+        Training counts, shape (items,).
+    """
+    unknown = counts == 0
+    if not unknown.any() or unknown.all():
+        return vectors
+    filled, seen = vectors.clone(), torch.from_numpy(~unknown).to(vectors.device)
+    for depth in range(ids.levels - 1, -1, -1):
+        nodes = torch.from_numpy(ids.node_of(depth)).to(vectors.device)
+        sums = vectors.new_zeros(ids.nodes(depth), vectors.shape[1]).index_add_(0, nodes[seen], vectors[seen])
+        sizes = torch.bincount(nodes[seen], minlength=len(sums))
+        ready = torch.from_numpy(unknown).to(vectors.device) & (sizes[nodes] > 0)
+        filled[ready] = sums[nodes[ready]] / sizes[nodes[ready], None]
+        unknown = unknown & ~ready.cpu().numpy()
+    return filled
+
+
+def _padded(values: Tensor, width: int, fill: float) -> NDArray[Any]:
+    """Return values as an array with more columns, shape (users, n) to (users, width)."""
+    return nn.functional.pad(values, (0, width - values.shape[1]), value=fill).cpu().numpy()
