@@ -86,7 +86,9 @@ class Theirs:
             num_return_sequences=BEAM,
             max_new_tokens=self.codes.shape[1],
             do_sample=False,
-            prefix_allowed_tokens_fn=(lambda user, prefix: self.follow[tuple(prefix[1:].tolist())]) if restricted else None,
+            prefix_allowed_tokens_fn=(lambda user, prefix: self.follow[tuple(prefix[1:].tolist())])
+            if restricted
+            else None,
         )
         if not restricted:
             return generated.numpy()
@@ -107,7 +109,9 @@ def against_transformers(items: int, batch: int, users: int, rounds: int) -> dic
     theirs = Theirs(model, ids)
     everyone = histories(users, items, seed=1)
     batches = [everyone[first : first + batch] for first in range(0, users, batch)]
-    batches = [some[:, (some >= 0).any(dim=0).long().argmax() :] for some in batches]  # drop columns that are only padding
+    batches = [
+        some[:, (some >= 0).any(dim=0).long().argmax() :] for some in batches
+    ]  # drop columns that are only padding
     same = np.mean([(ours(model, tree, some) == theirs(some, True)).all(axis=1).mean() for some in batches])
     times: dict[str, list[float]] = {"ours": [], "theirs": [], "theirs_free": []}
     for _ in range(rounds):

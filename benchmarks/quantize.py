@@ -240,7 +240,9 @@ def costs() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default="kmeans,gaoq,rqvae,cosine,cost")
-    parser.add_argument("--embeddings", type=Path, action="append", default=[], help="folders written by `resid encode --embeddings`")
+    parser.add_argument(
+        "--embeddings", type=Path, action="append", default=[], help="folders written by `resid encode --embeddings`"
+    )
     parser.add_argument("--one-gaoq")
     parser.add_argument("--branching")
     arguments = parser.parse_args()
@@ -251,7 +253,9 @@ def main() -> None:
     figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     from resid.encode import ItemEmbeddings  # imported here, so that it does not count in the memory of GAOQ
 
-    given = [(f"FAMAE, {folder.name}", np.array(ItemEmbeddings.load(folder).vectors)) for folder in arguments.embeddings]
+    given = [
+        (f"FAMAE, {folder.name}", np.array(ItemEmbeddings.load(folder).vectors)) for folder in arguments.embeddings
+    ]
     small = clustered(23_742)
     BalancedKMeans(2).fit(np.random.default_rng(0).standard_normal((9_000, 8)))  # compile first
     for part in arguments.parts.split(","):

@@ -204,7 +204,10 @@ def pairs(data: Dataset, models: list[str]):
     options = SIZES | {"batch_size": BATCH, "loss": "softmax", "similarity": "dot", "epochs": EPOCHS}
     for name in models:
         kind, settings = MODELS[name]
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # RecBole writes logs to the working directory
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+        ):  # RecBole writes logs to the working directory
             yield name, build(kind, settings(**options), data), RecBole(name, data, Path(folder))
 
 

@@ -70,7 +70,9 @@ def test_links(page):
         assert other.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
+                target
+            )
 
 
 def test_recipes_of_the_guide():

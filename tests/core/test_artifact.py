@@ -85,7 +85,9 @@ def test_every_flipped_byte_is_refused(saved):
 def test_missing_model(tmp_path, saved):
     with pytest.raises(InputError, match="there is no such folder"):
         resid.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"there is no model here, manifest\.json is missing; create one with 'resid fit'"):
+    with pytest.raises(
+        InputError, match=r"there is no model here, manifest\.json is missing; create one with 'resid fit'"
+    ):
         resid.load(tmp_path.parent)
     for load in (resid.load, CoOccurrence.load):
         with pytest.raises(InputError, match="expected a path, got 5"):
@@ -110,7 +112,10 @@ def test_altered_manifest(saved):
         ({"format": 3}, "format 3 is not supported, this version reads 2; update resid"),
         ({"format": 1}, "format 1 is not supported, this version reads 2; update resid or fit again"),
         ({"kind": "oracle"}, "the recommender 'oracle' is not known to this version of resid; update it"),
-        ({"stage": "oracle"}, "there is no stage 'oracle'; available stages: encoder, quantizer, generator, recommender"),
+        (
+            {"stage": "oracle"},
+            "there is no stage 'oracle'; available stages: encoder, quantizer, generator, recommender",
+        ),
         ({"version": 99}, "version 99 of a CoOccurrence is not supported, this version of resid reads up to 1; update"),
         (
             {"files": {"../items.parquet": {"sha256": ""}, "weights.safetensors": {"sha256": ""}}},

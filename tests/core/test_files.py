@@ -130,5 +130,5 @@ class TestAtomicFolder:
 
 def test_a_file_is_in_the_way(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is a file, so the folder .* cannot be created; choose another folder"):
+    with pytest.raises(InputError, match=r"is a file, so the folder .* cannot be created; choose another folder"):
         write_artifact(tmp_path / "file" / "model", Artifact("encoder", "a", 1))

@@ -73,7 +73,9 @@ class TestRegister:
         class Other(Part):
             pass
 
-        with pytest.raises(InputError, match="there are two parts of the kind 'gaoq' for the stage 'quantizer': .*GAOQ"):
+        with pytest.raises(
+            InputError, match=r"there are two parts of the kind 'gaoq' for the stage 'quantizer': .*GAOQ"
+        ):
             register("quantizer", "gaoq")(Other)
         assert find_part("quantizer", "gaoq") is GAOQ
         assert not hasattr(Other, "kind")
@@ -160,8 +162,6 @@ class TestToyQuantizer:
         monkeypatch.delitem(registry._PARTS, ("quantizer", "signs"))
         with pytest.raises(InputError, match="the quantizer 'signs' is not known to this version of resid; update it"):
             Quantizer.load(tmp_path / "toy")
-
-
 
 
 def test_part_spec():

@@ -140,7 +140,9 @@ def test_settings_of_estimator():
     class Estimator:
         renamed: ClassVar[dict[str, str]] = {"k": "n_clusters"}
 
-        def __init__(self, n_clusters: int = 3, *, mode: Literal["a", "b"] = "a", random_state: int | None = None) -> None:
+        def __init__(
+            self, n_clusters: int = 3, *, mode: Literal["a", "b"] = "a", random_state: int | None = None
+        ) -> None:
             pass
 
     made = settings_of_estimator(Estimator)

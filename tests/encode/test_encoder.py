@@ -88,7 +88,7 @@ def test_item_tables_of_a_sequential_model(data, cls, settings, use_fields):
 
 
 class TestLearning:
-    def test_it_beats_popularity_by_far(self, data, fitted):
+    def test_it_beats_popularity(self, data, fitted):
         counts = np.bincount(data.train.targets, minlength=data.n_items)
         popular = np.isin(data.test.targets, np.argsort(-counts)[:10]).mean()
         found = fitted.metrics(data, "test")
@@ -175,7 +175,7 @@ class TestQuality:
         assert found["bound_fields"] == pytest.approx(expected, abs=1e-5)
         assert found["bound"] == pytest.approx(0.75 * (expected["item"] + 3 * expected["store"]), abs=1e-5)
 
-    def test_the_bound_is_exact_for_a_field_that_is_given_away(self, log, items):
+    def test_the_bound_is_exact_for_a_field_that_another_determines(self, log, items):
         """Of two equivalent fields, the visible one determines the other: I(h; f) = H(f)."""
         twins = items.with_columns(first=pl.Series(list("ababab")), second=pl.Series(list("xyxyxy")))
         data = Dataset.from_tables(pl.concat([log] * 3), twins, ["first", "second"], k_core=1)
@@ -310,7 +310,7 @@ def test_attention(data, fitted):
     torch.testing.assert_close(weights[1][1:2, :, -alone.shape[2] :], alone)
 
 
-def test_settings_that_cannot_be(data):
+def test_invalid_settings(data):
     with pytest.raises(InputError, match="width=30 must be a multiple of heads=4"):
         FamaeSettings(width=30)
     with pytest.raises(InputError, match="invalid value -1 for 'seed'"):

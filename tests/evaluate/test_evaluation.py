@@ -1,10 +1,15 @@
 """Metrics against ranx, intervals against a plain bootstrap, and slices of users."""
 
+import json
+
 import numpy as np
 import pytest
 
 from resid import Dataset, InputError
+from resid.data.settings import PrepareSettings
 from resid.evaluate import NOT_FOUND, evaluate, gains, intervals, ranking_metrics, ranks_of, slices
+from resid.evaluate.evaluation import Ranker
+from resid.sequential import Popularity
 
 
 def test_metrics_by_hand():
@@ -82,3 +87,43 @@ def test_evaluate_refuses_a_path(shop):
     data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
     with pytest.raises(InputError, match=r"expected a recommender, got a str; see resid\.load"):
         evaluate("runs/mine", data)
+
+
+class _Oracle:
+    """The smallest thing that can be evaluated: it is no Recommender, but has the methods of a `Ranker`."""
+
+    kind = "oracle"
+    settings = PrepareSettings()
+
+    def __init__(self, data):
+        self.data = data
+
+    def require_data(self, data):
+        if data.fingerprint != self.data.fingerprint:
+            raise InputError("another Dataset")
+
+    def ranks(self, windows, k=10, *, progress=None, shift=0):
+        ranks = np.arange(len(windows)) % 4 + shift
+        return ranks, np.zeros(len(windows), dtype=np.int64)
+
+
+def test_evaluate_takes_any_ranker(shop):
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"])
+    oracle = _Oracle(data)
+    assert isinstance(oracle, Ranker)
+    assert isinstance(Popularity(), Ranker)
+    assert not isinstance("runs/mine", Ranker)
+    found = evaluate(oracle, data, "validation", k=5, shift=1)
+    metrics = found.metrics((1, 5))
+    assert metrics["model"] == "oracle"
+    assert metrics["settings"] == PrepareSettings().to_dict()
+    assert (metrics["split"], metrics["users"], metrics["options"]) == ("validation", data.n_users, {"shift": 1})
+    assert metrics["seen_kept"]["recall@1"] == 0
+    assert metrics["seen_kept"]["recall@5"] == metrics["seen_dropped"]["ndcg@1"] == 1
+    assert metrics["seen_kept"]["intervals"]["recall@5"] == (1.0, 1.0)
+    assert sum(part["users"] for name, part in metrics["slices"].items() if name.startswith("history")) == data.n_users
+    json.dumps(metrics)
+    assert found.table()["rank"].to_list() == (np.arange(data.n_users) % 4 + 2).tolist()
+    other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["categories"])
+    with pytest.raises(InputError, match="another Dataset"):
+        evaluate(oracle, other)

@@ -85,7 +85,9 @@ class TestGenerators:
         more, values = model.top(histories, 15)  # more than the catalogue has
         assert (more[:, 12:] == -1).all()
         assert np.isneginf(values[:, 12:]).all()
-        assert (np.exp(values[:, :12].astype(float)).sum(axis=1) <= 1 + 1e-5).all()  # the rest belongs to IDs that no item has
+        assert (
+            np.exp(values[:, :12].astype(float)).sum(axis=1) <= 1 + 1e-5
+        ).all()  # the rest belongs to IDs that no item has
 
     def test_exclude_seen_and_allowed(self, kind, data, ids, vectors):
         model = KINDS[kind](epochs=1, beam_size=1).fit(data, ids, vectors)
@@ -100,7 +102,9 @@ class TestGenerators:
         for row in range(2):
             assert some[row].tolist() == [item for item in items[row] if item in (0, 2, 9)] + [-1]
         for bad in (np.zeros(12, dtype=bool), np.ones(3, dtype=bool)):
-            with pytest.raises(InputError, match="'allowed' must have one boolean for each of 12 items, and allow at least one"):
+            with pytest.raises(
+                InputError, match="'allowed' must have one boolean for each of 12 items, and allow at least one"
+            ):
                 model.top(histories, 3, allowed=bad)
 
     def test_ids_of_other_items(self, kind, data, ids):
@@ -113,7 +117,9 @@ class TestGenerators:
         model, nothing = KINDS[kind](input_embeddings=True), vectors.copy()
         nothing[3, 1] = np.nan
         for wrong in (vectors[:7], np.concatenate([vectors, vectors]), vectors[0], vectors.astype(int)):
-            with pytest.raises(InputError, match="the embeddings must be a floating-point matrix with one row for each of 12"):
+            with pytest.raises(
+                InputError, match="the embeddings must be a floating-point matrix with one row for each of 12"
+            ):
                 model.fit(data, ids, wrong)
         with pytest.raises(InputError, match="the embedding of item 3 is not finite; encode again"):
             model.fit(data, ids, nothing)

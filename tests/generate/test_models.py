@@ -96,11 +96,17 @@ class TestT5:
         from_transformers(other, theirs)
         for name, weight in model.state_dict().items():
             assert torch.equal(other.state_dict()[name], weight)
-        with pytest.raises(InputError, match=r"the weight 'shared\.weight' is missing from the other model or has another"):
+        with pytest.raises(
+            InputError, match=r"the weight 'shared\.weight' is missing from the other model or has another"
+        ):
             from_transformers(make("t5", random_ids(50, (6, 7, 9), 0)), theirs)
-        with pytest.raises(InputError, match="T5 of transformers reads tokens only; use a generator with input_embeddings=False"):
+        with pytest.raises(
+            InputError, match="T5 of transformers reads tokens only; use a generator with input_embeddings=False"
+        ):
             to_transformers(make("t5", ids, vectors=torch.zeros(50, 3)))
-        with pytest.raises(InputError, match="T5 of transformers reads tokens only; use a generator with input_embeddings=False"):
+        with pytest.raises(
+            InputError, match="T5 of transformers reads tokens only; use a generator with input_embeddings=False"
+        ):
             from_transformers(make("t5", ids, vectors=torch.zeros(50, 3)), theirs)
 
     def test_training_loss_and_gradients(self):

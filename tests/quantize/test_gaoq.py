@@ -195,7 +195,9 @@ class TestNewVectors:
         new = vectors[:1] + np.linspace(0.1, 0.2, free, dtype=np.float32)[:, None]
         codes = model.transform(new)
         assert model.level_sizes_[2] == 6
-        assert len(np.unique(np.concatenate([model.codes_, codes]), axis=0)) == 72  # siblings first, then the next parent
+        assert (
+            len(np.unique(np.concatenate([model.codes_, codes]), axis=0)) == 72
+        )  # siblings first, then the next parent
         own = codes[:, 0] == codes[0, 0]
         assert own[: own.sum()].all()  # other parents once the nearest one is full
         with pytest.raises(ValueError, match=r"row 11: all 72 IDs are taken; .* more anchors"):

@@ -164,7 +164,9 @@ class TestRQKMeans(QuantizerContract):
 
     def test_invalid_arguments(self):
         for size in (0, 2.5, "many", True):
-            with pytest.raises(ValueError, match=f"codebook_size={size!r} is invalid; it must be an integer of at least 1"):
+            with pytest.raises(
+                ValueError, match=f"codebook_size={size!r} is invalid; it must be an integer of at least 1"
+            ):
                 RQKMeans(2, size).fit(blobs(20))
         with pytest.raises(ValueError, match="n_samples=20 should be >= codebook_size=256: use a smaller codebook"):
             RQKMeans(codebook_size=256).fit(blobs(20))

@@ -77,7 +77,9 @@ def test_cosines(found, level):
         own = (CODES[:, :level] == prefix).all(axis=1)
         steps = VECTORS[own] - VECTORS[own].mean(axis=0)
         lengths = np.linalg.norm(steps, axis=1, keepdims=True)
-        units[own] = np.where(lengths > 1e-6, steps / np.maximum(lengths, 1e-6), 0)  # an item without siblings has no step
+        units[own] = np.where(
+            lengths > 1e-6, steps / np.maximum(lengths, 1e-6), 0
+        )  # an item without siblings has no step
     pairs = [(a, b) for a, b in combinations(range(120), 2) if CODES[a, level] == CODES[b, level]]
     between = [(a, b) for a, b in pairs if (CODES[a, :level] != CODES[b, :level]).any()]
     assert found["levels"][level]["cosine"] == pytest.approx(np.mean([units[a] @ units[b] for a, b in pairs]), abs=1e-5)

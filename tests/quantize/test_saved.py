@@ -133,7 +133,7 @@ class TestRefused:
                 with pytest.raises(InputError, match=f"{path.name}: (missing or )?altered|{path.name}: damaged"):
                     Quantizer.load(tmp_path / "quantizer")
             path.unlink()
-            with pytest.raises(InputError, match="is missing|missing or altered"):
+            with pytest.raises(InputError, match=r"is missing|missing or altered"):
                 Quantizer.load(tmp_path / "quantizer")
             path.write_bytes(content)
         Quantizer.load(tmp_path / "quantizer")
@@ -181,7 +181,9 @@ class TestSettings:
                 part.from_settings(part.settings_class(**{name: 0})).check(data)
 
     def test_fit_part(self, kind, tmp_path):
-        assert np.array_equal(make(kind).fit_part(FITTED, runtime=Runtime(tmp_path)).codes_, make(kind).fit(FITTED).codes_)
+        assert np.array_equal(
+            make(kind).fit_part(FITTED, runtime=Runtime(tmp_path)).codes_, make(kind).fit(FITTED).codes_
+        )
         with pytest.raises(InputError, match=r"\[quantizer\] .*NaN"):
             make(kind).fit_part(np.full((160, 12), np.nan))
 

@@ -42,7 +42,9 @@ def test_cost_equals_that_of_the_exact_solver(k, more, seed, kind):
 
 def test_larger_problem_and_its_prices():
     random = np.random.default_rng(0)
-    costs = random.random((1_200, 40)).astype(np.float32) + random.random(40).astype(np.float32)  # some clusters are expensive
+    costs = random.random((1_200, 40)).astype(np.float32) + random.random(40).astype(
+        np.float32
+    )  # some clusters are expensive
     prices, labels = np.zeros(40), np.zeros(1_200, dtype=np.int32)
     total = balanced_assignment(costs, 1_200, prices, labels)
     assert total == pytest.approx(exact_cost(costs), rel=1e-6)

@@ -132,9 +132,7 @@ class RecommenderContract:
         nobody, _ = model.recommend(self.HISTORIES, 5, users=["new", "newer", "newest"])
         assert nobody.tolist() == items.tolist()
         for users in ("u1", ["u1"], 5, [["u1"], ["u2"], ["u3"]]):
-            with pytest.raises(
-                InputError, match="'users' must be a list with one user id for each of the 3 histories"
-            ):
+            with pytest.raises(InputError, match="'users' must be a list with one user id for each of the 3 histories"):
                 model.recommend(self.HISTORIES, 5, users=users)
 
     def test_unknown_items(self, model, data, caplog):

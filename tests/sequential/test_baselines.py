@@ -1,4 +1,4 @@
-"""Popularity and co-occurrence: counts that can be checked by hand, and the floor of real data."""
+"""Popularity and co-occurrence: counts checked by hand, and their metrics on real data."""
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ class TestPopularity(RecommenderContract):
     def make(cls, data):
         return Popularity().fit(data)
 
-    def test_it_counts_training_alone(self, model, data):
+    def test_it_counts_training_histories_only(self, model, data):
         training = [item for user in range(data.n_users) for item in data.history(user)[:-2]]
         assert model.catalogue_.counts.tolist() == np.bincount(training, minlength=12).tolist()
 
@@ -37,7 +37,7 @@ class TestCoOccurrence(RecommenderContract):
         wanted |= {"y": 1 / np.sqrt(3), "z": 1 / np.sqrt(3)}
         found = dict(zip(items.tolist(), scores.tolist(), strict=True))
         assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-5)
-        assert items[-1] == "x"  # which nothing goes with
+        assert items[-1] == "x"  # co-occurs with nothing
         assert 0 < found["x"] < 1e-5
 
 
@@ -45,7 +45,7 @@ class TestCoOccurrence(RecommenderContract):
     ("name", "popularity", "kept", "dropped", "ndcg"),
     [("amazon2018-scientific", 0.023, 0.0904, 0.0975, 0.0626), ("amazon2014-beauty", 0.011, 0.0601, 0.0662, 0.0345)],
 )
-def test_the_floor_of_real_data(real_data, name, popularity, kept, dropped, ndcg):
+def test_metrics_on_real_data(real_data, name, popularity, kept, dropped, ndcg):
     folder = real_data / name
     data = Dataset.from_tables(
         folder / "interactions.parquet", folder / "items.parquet", ["store", "cat2", "cat3", "cat4"], missing="keep"

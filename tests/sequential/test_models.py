@@ -1,4 +1,4 @@
-"""The trained recommenders: the contract, what they learn, and that they continue."""
+"""The trained recommenders: contract, learning, exact resume, errors."""
 
 import json
 from typing import ClassVar
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def fifty_users(*, fields: tuple[str, ...] = ("store", "shelf")) -> Dataset:
-    """Fifty users, each of whom goes through four items out of 110 again and again."""
+    """Return a Dataset of fifty users, each of whom cycles through four of 110 items."""
     random = np.random.default_rng(0)
     rows = []
     for user in range(50):
@@ -62,7 +62,7 @@ class _Contract(RecommenderContract):
     def make(cls, data):
         return KINDS[cls.kind](epochs=1, **cls.options).fit(data)
 
-    def test_scores_are_products_with_the_item_vectors(self, model):
+    def test_scores_are_dot_products_with_the_candidates(self, model):
         histories = np.array([[-1, 3, 4], [5, 6, 7]])
         with torch.no_grad():
             queries = model.model_.scale_queries(model.model_.query(torch.from_numpy(histories)))
@@ -73,7 +73,7 @@ class _Contract(RecommenderContract):
         if model.settings.similarity == "cosine":
             assert (np.abs(scores) <= model.settings.width**0.5 + 1e-4).all()
 
-    def test_a_catalogue_in_parts(self, model, data, monkeypatch):
+    def test_scoring_in_chunks_gives_the_same_items(self, model, data, monkeypatch):
         histories = np.array([[-1, 3, 4], [5, 6, 7]])
         allowed = np.arange(12) % 5 > 0
         whole = [
@@ -93,7 +93,7 @@ class _Contract(RecommenderContract):
             assert values == pytest.approx(scores, abs=1e-5)
         assert [found.tolist() for found in model.ranks(data.test)] == [found.tolist() for found in ranks]
 
-    def test_equal_scores_go_to_the_first(self, model, data, monkeypatch):
+    def test_ties_are_ranked_in_catalogue_order(self, model, data, monkeypatch):
         vectors = model.model_.candidates().detach()
         monkeypatch.setattr(model, "_candidates", None)
         monkeypatch.setattr(model.model_, "candidates", lambda: torch.ones_like(vectors))
@@ -103,7 +103,7 @@ class _Contract(RecommenderContract):
         with pytest.raises(TrainingError, match="the scores of the model are not finite"):
             model.ranks(data.test)
 
-    def test_counted_ranks_are_those_of_the_list(self, model, data):
+    def test_counted_ranks_equal_those_of_the_recommended_list(self, model, data):
         for batch in Batches(data.test, 50, shuffle=False):
             listed = Recommender._ranks(model, batch, 10, users=batch.users)
             for ours, theirs in zip(model._ranks(batch, 10), listed, strict=True):
@@ -132,7 +132,7 @@ class TestHGN(_Contract):
     def asking(self, data, window):
         return {"users": [data.user_ids[int(data.test.users[window])]]}
 
-    def test_it_knows_its_users(self, model):
+    def test_user_embeddings_change_the_scores(self, model):
         with torch.no_grad():
             model.model_.users.weight[5] *= -50
         one, other, mean = (
@@ -146,7 +146,7 @@ class TestHGN(_Contract):
 
 @pytest.mark.parametrize("fields", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_fifty_users_by_heart(kind, fields, fifty):
+def test_it_memorizes_fifty_users(kind, fields, fifty):
     model = KINDS[kind](epochs=60, use_fields=fields, patience=0).fit(fifty)
     assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.95
     assert ranking_metrics(model.ranks(fifty.test)[1])["recall@10"] == 0  # it was seen, so it is dropped
@@ -154,14 +154,13 @@ def test_it_learns_fifty_users_by_heart(kind, fields, fifty):
 
 
 @pytest.mark.parametrize("loss", ["sampled", "binary"])
-def test_losses_that_draw_learn_too(loss, fifty):
+def test_losses_with_sampled_negatives_learn(loss, fifty):
     options = {"negative_group_size": 4, "similarity": "dot" if loss == "binary" else "cosine"}
     model = KINDS["sasrec"](epochs=40, loss=loss, n_negatives=16, patience=0, **options).fit(fifty)
     assert ranking_metrics(model.ranks(fifty.test)[0])["recall@10"] > 0.9
 
 
-def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
-    """Fine-tuning begins with the weights that pre-training ended with."""
+def test_fine_tuning_starts_from_the_pretrained_weights(fifty, tmp_path, monkeypatch):
     begun = []
     fit = TrainedRecommender._train
 
@@ -173,7 +172,7 @@ def test_pre_training_reaches_the_model(fifty, tmp_path, monkeypatch):
     KINDS["s3rec"](epochs=1, pretrain_epochs=2, use_fields=True).fit(fifty, runtime=Runtime(tmp_path))
     trained, _ = load_checkpoint(tmp_path / "pretraining" / "best.safetensors")
     for name, value in begun[0].items():
-        assert torch.equal(value, trained[f"model.{name}"])
+        assert torch.equal(value, trained[f"model.model.{name}"])  # the network is part of the tasks
     other = KINDS["s3rec"](epochs=1, pretrain_epochs=1, use_fields=True).fit(fifty)
     assert not torch.equal(begun[0]["positions"], begun[1]["positions"])
     assert other.pretraining_[0]["loss"] > 0
@@ -185,7 +184,7 @@ def many():
     return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store"], k_core=2)
 
 
-def test_targets_out_of_reach_are_not_ranked(many, monkeypatch):
+def test_targets_below_the_cutoff_are_ruled_out_early(many, monkeypatch):
     model = KINDS["sasrec"](epochs=2).fit(many)
     left, in_reach = [], model._within_reach
     with monkeypatch.context() as patched:
@@ -201,8 +200,8 @@ def test_targets_out_of_reach_are_not_ranked(many, monkeypatch):
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("different", [1, 3, 200])
-def test_ruling_out_changes_no_rank_where_items_are_alike(different, similarity, many, monkeypatch):
-    """Items whose vectors are the same have the same score but for rounding, and none is above another."""
+def test_ruling_out_targets_early_changes_no_rank_among_equal_items(different, similarity, many, monkeypatch):
+    """Items with the same vector have the same score up to rounding, and none ranks above another because of it."""
     model = KINDS["sasrec"](epochs=1, similarity=similarity).fit(many)
     vectors = model.model_.candidates().detach()[torch.arange(many.n_items) % different].clone()
     monkeypatch.setattr(model.model_, "candidates", lambda: vectors)
@@ -216,8 +215,8 @@ def test_ruling_out_changes_no_rank_where_items_are_alike(different, similarity,
             assert ours.tolist() == wanted.tolist()
 
 
-class TestContinuing:
-    def test_s3rec_ends_the_same_after_it_was_interrupted(self, fifty, tmp_path, monkeypatch):
+class TestResume:
+    def test_an_interrupted_s3rec_ends_with_the_same_weights(self, fifty, tmp_path, monkeypatch):
         whole = KINDS["s3rec"](epochs=3, pretrain_epochs=2, use_fields=True, patience=0).fit(
             fifty, runtime=Runtime(tmp_path / "whole")
         )
@@ -237,14 +236,14 @@ class TestContinuing:
             assert torch.equal(ours, theirs)
         assert [r["loss"] for r in whole.history_] == [r["loss"] for r in parts.history_]
 
-    def test_another_configuration(self, fifty, tmp_path):
+    def test_another_configuration_is_refused(self, fifty, tmp_path):
         KINDS["sasrec"](epochs=1).fit(fifty, runtime=Runtime(tmp_path))
         with pytest.raises(InputError, match="this run has another configuration, 'width' was 32 and is now 16"):
             KINDS["sasrec"](epochs=1, width=16).fit(fifty, runtime=Runtime(tmp_path))
 
 
-def test_pretraining_reads_no_more_than_training():
-    """Targets of validation and test that are trained on besides are none of S3-Rec's histories."""
+def test_pretraining_reads_training_histories_only():
+    """Unseen targets that are added to training are not part of the histories of S3-Rec's pre-training."""
     rows = [(user, item, step) for user in "abcd" for step, item in enumerate(["p", "q", "r", f"x{user}", f"y{user}"])]
     log = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
     data = Dataset.from_tables(log, k_core=1, unseen_targets="train")
@@ -263,14 +262,14 @@ def test_pretraining_reads_no_more_than_training():
     assert names == {"p", "q", "r"}
 
 
-def test_fields_that_are_not_there(fifty):
+def test_a_dataset_without_fields_is_refused(fifty):
     plain = fifty_users(fields=())
     with pytest.raises(InputError, match="the Dataset has no fields; prepare it with --fields"):
         KINDS["sasrec"](use_fields=True).fit(plain)
     KINDS["sasrec"](epochs=1).fit(plain)
 
 
-def test_a_refused_fit_leaves_nothing(tmp_path):
+def test_a_refused_fit_creates_no_folder(tmp_path):
     with pytest.raises(InputError, match="the Dataset has no fields"):
         resid.fit(fifty_users(fields=()), "hgn-fields", tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -305,14 +304,14 @@ def test_bad_settings(kind, bad, message):
         kind(**bad)
 
 
-def test_the_walks_are_not_only_remembered():
+def test_it_generalizes_to_longer_histories():
     data = walks()
     model = KINDS["sasrec"](epochs=30, patience=0).fit(data)
     trained = data.test.end - data.test.begin <= 8  # no training history is longer
     assert ranking_metrics(model.ranks(data.test)[0][trained])["ndcg@5"] > 0.95
 
 
-def test_the_command_tells_hgn_the_user(fifty, tmp_path, capsys):
+def test_the_command_passes_the_user_to_hgn(fifty, tmp_path, capsys):
     fifty.save(tmp_path / "data")
     settings = [
         part

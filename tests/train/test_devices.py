@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import torch
 from resid import InputError
 from resid.data import Batches
 from resid.train import open_fabric
+from resid.train.checkpoint import load_checkpoint
 from tests.train.toy import ROOT, SETTINGS, data, run, run_phases, run_sequences, sequence_batches, weights_in
 
 
@@ -58,7 +60,14 @@ def test_two_processes_weigh_their_shares_by_targets(tmp_path):
 
 
 def test_two_processes_freeze_parameters_and_change_phases(tmp_path):
-    """Parameter groups, the epoch hook, extra state and two phases give the same with two processes as with one."""
+    """Parameter groups, the epoch hook, extra state and two phases give the same with two processes as with one.
+
+    The run is stopped while parameters are frozen, and resumed.
+    """
+    stopped = torchrun(tmp_path / "two", 2, "phases", "slow", f"die={int(signal.SIGTERM)},step,22")
+    assert stopped.returncode
+    facts = load_checkpoint(tmp_path / "two" / "first" / "checkpoint.safetensors")[1]
+    assert facts["state"]["step"] == 22
     finished = torchrun(tmp_path / "two", 2, "phases")
     assert finished.returncode == 0, finished.stderr
     alone, histories = run_phases(tmp_path / "one", plain=True)

@@ -63,7 +63,7 @@ def test_a_killed_run_ends_with_the_same_weights(uninterrupted, tmp_path, where,
     finish_and_compare(tmp_path, uninterrupted)
 
 
-def test_a_line_that_a_kill_cut_off_is_forgotten(uninterrupted, tmp_path):
+def test_a_truncated_line_of_metrics_is_dropped(uninterrupted, tmp_path):
     assert die(tmp_path, signal.SIGKILL, "evaluation", 3) == -signal.SIGKILL
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "lo')
@@ -120,7 +120,7 @@ class Bias(TrainableModule):
         return {"loss": nn.functional.cross_entropy(logits, torch.from_numpy(batch.targets))}
 
 
-def test_tied_weights_are_saved_and_continued(tmp_path):
+def test_tied_weights_are_saved_and_resumed(tmp_path):
     dataset = data()
     for epochs in (1, 2):
         settings = SETTINGS.replace(epochs=2)
@@ -175,7 +175,7 @@ def poison(step, factor):
     return lambda call, loss: loss * factor if call == step else loss
 
 
-class TestNotANumber:
+class TestNotFinite:
     def test_the_loss(self, tmp_path):
         with pytest.raises(TrainingError, match=r"step 3, epoch 1: 'part' is nan; there is no checkpoint yet"):
             run(tmp_path / "a", at_step=poison(3, float("nan")))
@@ -251,7 +251,7 @@ class TestCheckpoints:
         with pytest.raises(InputError, match="incomplete or damaged checkpoint"):
             run(tmp_path)
 
-    def test_a_full_disk_leaves_the_old_one(self, on_a_small_disk):
+    def test_a_full_disk_leaves_the_old_checkpoint(self, on_a_small_disk):
         script = """
 import os, torch
 from pathlib import Path
@@ -270,7 +270,7 @@ print(load_checkpoint(path), os.listdir("small"))
         assert "small: the disk is full; free some space" in answer
         assert "({'a': tensor([1., 1.])}, {'n': 1}) ['x.safetensors']" in answer
 
-    def test_it_holds_no_code(self, tmp_path):
+    def test_it_contains_plain_data_only(self, tmp_path):
         run(tmp_path)
         header = (tmp_path / "checkpoint.safetensors").read_bytes()
         length = int.from_bytes(header[:8], "little")

@@ -1,4 +1,4 @@
-"""The row-wise optimizer is dense AdamW where the two must agree."""
+"""The row-wise optimizer equals dense AdamW where the two must agree."""
 
 import torch
 from torch import nn
@@ -58,7 +58,7 @@ def test_moments_catch_up():
     assert state["last"].tolist() == [4, 0, 0, 4, 0, 0]
 
 
-def test_the_state_comes_back_as_it_was():
+def test_the_state_survives_a_round_trip():
     _, _, (optimizer, _) = run([[0, 3], [0]])
     sparse, _ = tables()
     other = RowwiseAdamW(sparse.parameters(), **OPTIONS)

@@ -1,4 +1,4 @@
-"""The trackers, each really written to and read back with its own tools; nothing leaves the machine."""
+"""The trackers: metrics are written and read back with each tracker's own tools, offline."""
 
 import json
 

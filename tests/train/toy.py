@@ -1,15 +1,16 @@
 """Small models and runs of them for the tests of the training loop; as a program, a run can be killed at a given moment.
 
-python -m tests.train.toy FOLDER [plain] [sequences | phases] [die=SIGNAL,WHERE,N]
+python -m tests.train.toy FOLDER [plain] [slow] [sequences | phases] [die=SIGNAL,WHERE,N]
 
 "plain" removes everything random from the model. "sequences" trains on pieces of histories instead of windows, "phases" trains
 `Changing` in two phases. "die" sends the process a signal in its N-th training step ("step"), in its N-th evaluation
-("evaluation") or at its N-th replacement of a file ("replace").
+("evaluation") or at its N-th replacement of a file ("replace"); "slow" makes it write files slowly from then on.
 """
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -194,14 +195,15 @@ def main(folder, *words):
         deaths.get("evaluation", int)()
         return {"score": 0.0}
 
-    if "replace" in deaths:
-        replace = os.replace
+    replace = os.replace
 
-        def replace_or_die(*paths):
-            deaths["replace"]()
-            replace(*paths)
+    def replace_or_die(*paths):
+        deaths.get("replace", int)()
+        if "slow" in words and any(death.calls >= death.call for death in deaths.values()):
+            time.sleep(5)
+        replace(*paths)
 
-        os.replace = replace_or_die
+    os.replace = replace_or_die
     chosen = run_sequences if "sequences" in words else run_phases if "phases" in words else run
     chosen(folder, plain="plain" in words, at_step=at_step, evaluate=evaluate, fabric=open_fabric())
 

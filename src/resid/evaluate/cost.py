@@ -1,7 +1,7 @@
-"""What the three stages cost on paper: the floating-point operations of the paper's complexity section, with constants.
+"""Floating-point operations of the three stages: the paper's complexity section, with constants.
 
-A multiplication with its addition counts as two operations. Only products of matrices are counted, as the paper does:
-normalisation, softmax, losses and look-ups are left out. A step of training costs about three forward passes.
+A multiply-add counts as two operations. Only matrix products are counted, as in the paper: normalization, softmax, losses and
+lookups are left out. A training step costs about three forward passes.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ def attention_flops(queries: int, keys: int, width: int, *, projected_keys: int 
     Parameters
     ----------
     queries, keys
-        Positions that ask, and positions that are asked.
+        Number of query and key positions.
     width
-        Of the model; all heads together have the same.
+        Of the model, and of all heads together.
     projected_keys
-        Positions whose keys and values are computed here; all by default.
+        Number of positions whose keys and values are computed; all by default.
     """
     projections = 2 * queries + 2 * (keys if projected_keys is None else projected_keys)
     return 2 * projections * width**2 + 4 * queries * keys * width
@@ -38,7 +38,7 @@ def encoder_flops(length: int, width: int, hidden: int, layers: int, *, last_onl
     length, width, hidden, layers
         T, d, the width of the feed-forward part, L.
     last_only
-        The last layer computes its last position alone, as FAMAE does here.
+        The last layer computes only its last position, as in FAMAE.
     """
     whole = attention_flops(length, length, width) + feed_forward_flops(length, width, hidden)
     if not last_only:
@@ -54,13 +54,13 @@ def famae_flops(
     Parameters
     ----------
     length
-        T, the history and the target.
+        T, history and target.
     fields
-        J, with the item-ID.
+        J, including the item ID.
     width, hidden, layers
         Of the Transformer.
     last_only
-        Whether the last layer computes one position, as this library does, or all.
+        Whether the last layer computes one position, as in this library, or all.
     """
     return length * fields * width + encoder_flops(length, width, hidden, layers, last_only=last_only)
 
@@ -75,11 +75,11 @@ def gaoq_flops(
     items, d
         N and d_q.
     branching
-        b_l of every level, the last, which tells the items of a leaf apart, included.
+        b_l of every level, including the last, which numbers the items of a leaf.
     steps
-        I_l, Lloyd's steps of every level that is clustered: one fewer than levels.
+        I_l, Lloyd iterations of every clustered level: one fewer than levels.
     anchors
-        g_l from the second level on; by default as many as children.
+        g_l from the second level on; by default the number of children.
 
     Returns
     -------
@@ -112,13 +112,13 @@ def t5_flops(
     Parameters
     ----------
     history, target
-        Tokens that the encoder reads and that the decoder writes.
+        Number of tokens of the encoder and of the decoder.
     width, hidden
         Of the model and of its feed-forward part.
     layers
         Of encoder and decoder.
     vocabulary
-        Tokens that every position of the decoder scores; the paper leaves this out.
+        Number of tokens that every decoder position scores; the paper leaves this out.
     """
     decoder = (
         attention_flops(target, target, width)

@@ -1,4 +1,4 @@
-"""Where a model is trained: devices, precision, one process or several under torchrun."""
+"""Devices and precision of training, in one process or several."""
 
 import os
 from typing import Literal, get_args
@@ -11,21 +11,23 @@ Precision = Literal["32-true", "bf16-mixed"]
 
 
 def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> Fabric:
-    """Start what a model is trained on.
+    """Start the devices on which models are trained.
 
-    Under ``torchrun`` the processes that it started are the devices, and `devices` is not looked at.
+    Under ``torchrun``, its processes are the devices, and `devices` is ignored.
 
     Parameters
     ----------
     accelerator
-        ``"cpu"``, ``"cuda"``, ``"mps"``, or ``"auto"`` for the best that is there.
+        ``"cpu"``, ``"cuda"``, ``"mps"``, or ``"auto"`` for the best available.
     devices
-        How many of them; more than one starts as many processes.
+        Number of devices; more than one starts as many processes.
     precision
-        ``"32-true"`` is plain single precision; ``"bf16-mixed"`` computes matrix products in bfloat16.
+        ``"32-true"`` is single precision; ``"bf16-mixed"`` computes matrix products in bfloat16.
     """
     if precision not in get_args(Precision):
-        raise InputError(f"there is no precision '{precision}'; there are {', '.join(get_args(Precision))}.")
+        raise InputError(
+            f"there is no precision '{precision}'; available precisions: {', '.join(get_args(Precision))}."
+        )
     cores = os.cpu_count() or 1
     if accelerator == "cpu" and devices > cores:
         raise InputError(f"there are {cores} cores, so --devices cannot be {devices}.")

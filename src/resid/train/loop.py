@@ -259,6 +259,7 @@ class _Training:
             number = int(torch.as_tensor(self.fabric.all_reduce(torch.tensor(float(number)), reduce_op="max")))
         if number:
             self.checkpoint()
+            self.fabric.barrier()  # torchrun ends the others when one process exits, so the first one writes before that
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def _mean_over_processes(self, values: dict[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the loop asks of its process: sums in a fixed order, and to hear signals instead of dying of them."""
+"""Process-wide settings of the training loop: deterministic algorithms, folder locks and signals."""
 
 import signal
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-torch_deterministic: Any = torch.utils.deterministic  # a module that pretends to be typed
+torch_deterministic: Any = torch.utils.deterministic  # claims to be typed
 
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Let several threads add up in an order that is always the same, while the block runs."""
+    """Use deterministic algorithms while the block runs, so that sums over threads have a fixed order."""
     before, fill = torch.are_deterministic_algorithms_enabled(), torch_deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(before or wanted)
-    torch_deterministic.fill_uninitialized_memory = False  # nothing here reads memory that it did not write
+    torch_deterministic.fill_uninitialized_memory = False  # no code here reads uninitialized memory
     try:
         yield
     finally:
@@ -35,7 +35,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Keep a second run out of a folder while the block runs; the lock dies with its process."""
+    """Lock a folder while the block runs; the lock ends with its process."""
     refuse_file(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
@@ -45,13 +45,15 @@ def exclusive(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(f"{folder}: another run is using this folder; wait for it, or choose another.") from error
+            raise InputError(
+                f"{folder}: another run is using this folder; wait for it, or choose another folder."
+            ) from error
         yield
 
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM instead of dying at once; a second one is obeyed at once."""
+    """Record the first SIGINT or SIGTERM instead of exiting; a second one raises KeyboardInterrupt."""
     received: list[int] = []
     previous: dict[int, Any] = {}
 
@@ -63,7 +65,7 @@ def stop_signals() -> Iterator[list[int]]:
     try:
         for caught in (signal.SIGINT, signal.SIGTERM):
             previous[caught] = signal.signal(caught, note)
-    except ValueError:  # not in the main thread, where signals cannot be caught
+    except ValueError:  # signals can only be handled in the main thread
         pass
     try:
         yield received

@@ -1,4 +1,4 @@
-"""AdamW for large embedding tables: it touches only the rows that a step used."""
+"""AdamW for large embedding tables: it updates only the rows that a step used."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,10 +10,9 @@ from torch import Tensor
 class RowwiseAdamW(torch.optim.Optimizer):
     """AdamW on sparse gradients, whose cost does not grow with the table.
 
-    A row's moments and weight decay catch up with the steps that it was not used in when it is used again, so that
-    they are what dense AdamW would have (exactly while the learning rate is constant). What is left out is the drift
-    that momentum gives to an unused row. So a row that every step uses, and the first use of any row, are the same as
-    with dense AdamW.
+    When a row is used again, its moments and weight decay catch up with the steps in between, so that they equal those of
+    dense AdamW (exactly for a constant learning rate). The momentum updates of unused rows are skipped. Rows that every step
+    uses, and the first use of any row, are the same as with dense AdamW.
 
     Parameters
     ----------
@@ -34,7 +33,7 @@ class RowwiseAdamW(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; the numbers of steps, which PyTorch turns into decimals, are integers again."""
+        """Load a state; step counts, which PyTorch converts to floats, become integers again."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             for name, kind in (("step", torch.int64), ("last", torch.int32)):

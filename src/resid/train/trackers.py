@@ -1,7 +1,7 @@
-"""Experiment trackers: each gets the settings of a run once and its metrics after every epoch.
+"""Experiment trackers: each receives the settings of a run once and its metrics after every epoch.
 
-The JSON lines in the run's folder are complete without them; they come with the extra ``track``. A run that continues
-goes on in the same record: which one that is, is noted in the folder.
+They need the extra ``track``; the JSON lines in the run's folder are complete without them. A resumed run continues its
+record, whose identifier is stored in the folder.
 """
 
 import importlib
@@ -15,13 +15,13 @@ from resid.core.errors import InputError, first_line
 
 
 class Tracker(Protocol):
-    """What the loop tells a tracker."""
+    """What the loop sends to a tracker."""
 
     def log(self, metrics: dict[str, float], epoch: int) -> None:
         """Record the metrics of an epoch."""
 
     def close(self, finished: bool) -> None:
-        """Close the record; it is finished, or will be continued."""
+        """Close the record; an unfinished one will be continued."""
 
 
 class TensorBoard:
@@ -45,7 +45,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of MLflow; where it is kept and in which experiment is set by MLflow's own variables."""
+    """A run of MLflow; its environment variables set the store and the experiment."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], epoch: int, continued: bool) -> None:
         self.client = _import("mlflow").MlflowClient()
@@ -63,7 +63,7 @@ class MLflow:
             self.client.log_param(self.run, setting, value)
 
     def log(self, metrics: dict[str, float], epoch: int) -> None:
-        """Write the metrics; MLflow allows no @ in a name."""
+        """Write the metrics; MLflow does not allow @ in names."""
         for name, value in metrics.items():
             self.client.log_metric(self.run, name.replace("@", "_at_"), value, step=epoch)
 
@@ -73,7 +73,7 @@ class MLflow:
 
 
 class WandB:
-    """A run of Weights & Biases; project and mode are set by its own variables."""
+    """A run of Weights & Biases; its environment variables set the project and the mode."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], epoch: int, continued: bool) -> None:
         wandb = _import("wandb")
@@ -87,7 +87,7 @@ class WandB:
         self.run.log(metrics, step=epoch)
 
     def close(self, finished: bool) -> None:
-        """Send what is left and close the run."""
+        """Send the remaining metrics and close the run."""
         self.run.finish(exit_code=0 if finished else 1)
 
 
@@ -106,25 +106,25 @@ def open_trackers(
     Parameters
     ----------
     names
-        Of `TRACKERS`.
+        Keys of `TRACKERS`.
     folder
         The run's folder.
     settings
         Of the run.
     epoch
-        The epochs that are done.
+        The number of finished epochs.
     continued
-        Whether the run was begun before, so that its record goes on.
+        Whether the run is resumed, so that its record continues.
     """
     if unknown := [name for name in names if name not in TRACKERS]:
-        raise InputError(f"there is no tracker '{unknown[0]}'; there are {', '.join(TRACKERS)}.")
+        raise InputError(f"there is no tracker '{unknown[0]}'; available trackers: {', '.join(TRACKERS)}.")
     opened: list[Tracker] = []
     for name in names:
         try:
             opened.append(TRACKERS[name](folder, settings, epoch, continued))
         except InputError:
             raise
-        except Exception as error:  # each tracker has error classes of its own, for a server that is not there
+        except Exception as error:  # each tracker has its own error classes, for example for an unreachable server
             raise InputError(f"the tracker '{name}' cannot be used: {first_line(error)}.") from error
     return opened
 

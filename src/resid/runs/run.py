@@ -1,0 +1,277 @@
+"""A run: a folder with one subfolder per stage, keyed by settings and inputs. The only place that knows the layout.
+
+::
+
+    runs/mine/
+      run.json              the Dataset, the latest folder of every stage, the model's recipe and stages
+      recipe.toml           all settings of the model
+      <stage>/<key>/
+        part/               the fitted part
+        training/           checkpoints, and the metrics of every epoch
+      model/                the recommender with its encoder and quantizer, for `resid.load`
+      evaluation/           what `resid evaluate` wrote about the model
+
+The key of a stage is a checksum of the part's kind and settings and of exactly the inputs that it reads. A finished stage with
+the same key is loaded, an interrupted one continues, and another key gets another folder, so that no training is lost when
+settings are tried.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from resid.core.artifact import MANIFEST
+from resid.core.errors import InputError, as_path
+from resid.core.files import refuse_file, refuse_foreign_folder, write_text
+from resid.core.part import Input, Part, PartSpec
+from resid.core.registry import stage_of
+from resid.core.runtime import Runtime
+from resid.data.dataset import Dataset
+from resid.recommend import Recommender
+
+FORMAT = 2
+RUN, RECIPE, MODEL, EVALUATION = "run.json", "recipe.toml", "model", "evaluation"
+_PART, _TRAINING = "part", "training"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The content of `run.json`.
+
+    Attributes
+    ----------
+    data : str or None
+        The folder of the Dataset.
+    fingerprint : str
+        The fingerprint of the Dataset.
+    stages : dict
+        Stage to the folder of its latest part, relative to the run.
+    recipe : str or None
+        The name of the model's recipe; None while there is no model.
+    model_stages : dict
+        The stages of the model.
+    """
+
+    data: str | None
+    fingerprint: str
+    stages: Mapping[str, str] = field(default_factory=dict)
+    recipe: str | None = None
+    model_stages: Mapping[str, str] = field(default_factory=dict)
+
+
+class Run:
+    """The stages of a run; open one with `Run.open`.
+
+    Attributes
+    ----------
+    folder : Path
+    stages : dict
+        The stages of this process so far, and their folders relative to the run.
+    """
+
+    def __init__(self, folder: Path, data: Dataset, runtime: Runtime) -> None:
+        self.folder, self.runtime = folder, runtime
+        self.stages: dict[str, str] = {}
+        data_folder = str(data.folder.resolve()) if data.folder else None
+        self._record = read_run(folder) or RunRecord(data_folder, data.fingerprint)
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: str | Path | None, data: Dataset, runtime: Runtime | None = None) -> Iterator[Self]:
+        """Open a run for writing; no other process can open it at the same time.
+
+        Parameters
+        ----------
+        folder
+            The run's folder; None is a temporary folder.
+        data
+            The Dataset of the run.
+        runtime
+            Devices, trackers and progress.
+
+        Raises
+        ------
+        InputError
+            If the folder is something else, a run on another Dataset, or in use.
+        """
+        from resid.train.process import exclusive  # torch takes a second to import
+
+        runtime = runtime or Runtime()
+        with ExitStack() as stack:
+            place = folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory())
+            place = as_path(_broadcast(runtime, str(place) if folder is None else place))
+            _refuse_foreign(place, data)
+            if runtime.is_first:
+                stack.enter_context(exclusive(place))
+            run = cls(place, data, runtime)
+            run._write_record()
+            yield run
+            _barrier(runtime)  # a temporary folder is removed when all processes are done with it
+
+    def stage(self, name: str, spec: PartSpec, *inputs: Input | None) -> Part:
+        """Return the fitted part of a stage: loaded if it is there, otherwise fitted, or continued, and saved.
+
+        Under several processes, parts that train do so in all of them; other parts are fitted by the first one.
+
+        Parameters
+        ----------
+        name
+            The name of the stage in this run.
+        spec
+            The part.
+        inputs
+            What its `fit` takes, None for an optional input that is missing; their digests are part of the key.
+        """
+        key = _key(spec, inputs)
+        self.stages[name] = f"{name}/{key}"
+        folder = self.folder / name / key
+        part = self._load(name, spec, folder / _PART)
+        if part is None:
+            self.runtime.progress.step(f"{name.capitalize()}: fitting {spec.kind} in {folder}")
+            part = self._fit(spec, inputs, folder)
+        self._record = replace(self._record, stages={**self._record.stages, name: self.stages[name]})
+        self._write_record()
+        return part
+
+    def _load(self, name: str, spec: PartSpec, folder: Path) -> Part | None:
+        """Return the part in a folder; None, with a message, if there is none or it is damaged."""
+        if not _broadcast(self.runtime, folder.exists()):
+            return None
+        try:
+            part = Part.load(folder)
+        except InputError as error:
+            self.runtime.progress.step(f"{name.capitalize()}: {error} Fitting again")
+            return None
+        self.runtime.progress.step(f"{name.capitalize()}: reusing {spec.kind} from {folder.parent}")
+        return part
+
+    def _fit(self, spec: PartSpec, inputs: tuple[Input | None, ...], folder: Path) -> Part:
+        part, runtime = spec.create(), replace(self.runtime, folder=folder / _TRAINING)
+        alone = runtime.n_processes > 1 and not part.distributed
+        if not alone or runtime.is_first:
+            part = part.fit_part(*inputs, runtime=replace(runtime, fabric=None) if alone else runtime)
+        if runtime.is_first:
+            if (folder / _PART).exists():  # damaged, as `_load` said
+                shutil.rmtree(folder / _PART)
+            part.save(folder / _PART)
+        _barrier(runtime)
+        return Part.load(folder / _PART) if alone and not runtime.is_first else part
+
+    def finish(self, model: Recommender, recipe: str, toml: str) -> None:
+        """Save the model of the run; evaluation results of another model are removed.
+
+        Parameters
+        ----------
+        model
+            The fitted recommender.
+        recipe
+            The name of its recipe.
+        toml
+            The recipe with all settings.
+        """
+        if self.runtime.is_first:
+            results = self.folder / EVALUATION
+            if results.is_dir() and self._record.model_stages != self.stages:
+                self.runtime.progress.step(f"Removing {results}, which describes another model")
+                shutil.rmtree(results)
+            refuse_foreign_folder(self.folder / MODEL, MANIFEST)
+            model.save(self.folder / MODEL)
+            write_text(self.folder / RECIPE, toml)
+        self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages))
+        self._write_record()  # last, so that the record describes the saved model
+
+    def _write_record(self) -> None:
+        if self.runtime.is_first:
+            write_text(self.folder / RUN, json.dumps({"format": FORMAT, **asdict(self._record)}, indent=1) + "\n")
+
+
+def read_run(folder: str | Path) -> RunRecord | None:
+    """Return the record of a run's folder; None if it is not a run."""
+    path = Path(folder) / RUN
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content.pop("format")
+        record = RunRecord(**content) if version == FORMAT else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: damaged; remove it and run 'resid fit' again.") from error
+    if record is None:
+        raise InputError(f"{path}: format {version!r} is not supported, this version reads {FORMAT}; choose another folder.")
+    return record
+
+
+def load(folder: str | Path) -> Recommender:
+    """Load a recommender from a run's folder, or from a folder that `Recommender.save` wrote.
+
+    Raises
+    ------
+    InputError
+        If there is no complete recommender, or one that this version does not know.
+    """
+    folder = as_path(folder)
+    if not folder.exists():
+        raise InputError(f"{folder}: there is no such folder; create a model with 'resid fit'.")
+    if read_run(folder) is None:
+        return Recommender.load(folder)
+    if not (folder / MODEL).is_dir():
+        raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
+    return Recommender.load(folder / MODEL)
+
+
+def load_stage(folder: str | Path, stage: str) -> Part | None:
+    """Load the part of a stage from a run's folder: the model's, or the latest; None if there is none."""
+    record = read_run(folder)
+    stages = (record.model_stages or record.stages) if record else {}
+    return Part.load(Path(folder) / stages[stage] / _PART) if stage in stages else None
+
+
+def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
+    content: list[Any] = [spec.stage, spec.kind, spec.settings.to_dict(), [each.digest if each is not None else None for each in inputs]]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _refuse_foreign(folder: Path, data: Dataset) -> None:
+    """Raise an `InputError` if a folder is something else, or a run on another Dataset."""
+    refuse_file(folder)
+    record = read_run(folder)
+    if record is None:
+        visible = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
+        if foreign := [path.name for path in visible if not _belongs(path)]:  # run.json may have been removed
+            raise InputError(
+                f"{folder}: the folder exists and is not a run (it contains {min(foreign)}); choose another folder."
+            )
+    elif record.fingerprint != data.fingerprint:
+        again = data.folder and record.data == str(data.folder.resolve())
+        where = f"{record.data} before it was prepared again" if again else record.data
+        raise InputError(
+            f"{folder}: this is a run on another Dataset ({where}, fingerprint {record.fingerprint[:16]}); "
+            "choose another folder."
+        )
+
+
+def _belongs(path: Path) -> bool:
+    """Return whether something in a folder can be part of a run."""
+    if path.name in (RECIPE, MODEL, EVALUATION):
+        return True
+    try:
+        stage_of(path.name)
+    except InputError:
+        return False
+    return path.is_dir()
+
+
+def _broadcast(runtime: Runtime, value: Any) -> Any:
+    """Return the value of the first process."""
+    return runtime.fabric.broadcast(value) if runtime.fabric is not None and runtime.n_processes > 1 else value
+
+
+def _barrier(runtime: Runtime) -> None:
+    if runtime.fabric is not None and runtime.n_processes > 1:
+        runtime.fabric.barrier()

@@ -1,0 +1,86 @@
+"""`resid fit` and the single stages under torchrun: two processes train as one does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resid
+from resid import Dataset
+from resid.data import synthetic_shop
+from resid.runs import read_run
+
+PLAIN = {  # nothing random, so that two processes can be compared with one
+    "encoder": ("dropout=0", "width=16", "ffn_width=32", "epochs=3", "batch_size=64"),
+    "generator": ("dropout=0", "item_dropout=0", "width=16", "ffn_width=32", "layers=1", "epochs=3", "batch_size=64"),
+    "recommender": ("dropout=0", "width=16", "ffn_width=32", "layers=1", "epochs=3", "batch_size=64"),
+}
+
+
+def changes(*sections):
+    return [f"--set={section}.{change}" for section in sections for change in PLAIN[section]]
+
+
+def command(*arguments, processes=1):
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    finished = subprocess.run(
+        [sys.executable, *launcher, "-m", "resid", *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def losses(run, stage):
+    path = Path(run) / read_run(run).stages[stage] / "training" / "metrics.jsonl"
+    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def plain_data(tmp_path_factory):
+    """Without fields, FAMAE always masks the item ID, so its masks are not random either."""
+    shop = synthetic_shop(users=150, items=60, interactions=1_800, seed=2)
+    folder = tmp_path_factory.mktemp("processes") / "data"
+    Dataset.from_tables(shop.interaction_table).save(folder)
+    return folder
+
+
+def test_all_stages_under_torchrun(plain_data, tmp_path):
+    """Encoder and generator train in both processes, the first one quantizes and writes; then it is all reused."""
+    options = ("fit", plain_data, *changes("encoder", "generator"), "--json")
+    command(*options, "--out", tmp_path / "one")
+    printed = command(*options, "--out", tmp_path / "two", processes=2)
+    assert len(printed.splitlines()) == 1  # one process prints
+    assert losses(tmp_path / "two", "encoder") == pytest.approx(losses(tmp_path / "one", "encoder"), rel=1e-4)
+    assert len(losses(tmp_path / "two", "generator")) == 3
+    model = resid.load(tmp_path / "two")
+    assert set(model.parts_) == {"encoder", "quantizer"}
+    items, _ = model.recommend([model.catalogue_.item_ids[:2].to_list()], 5)
+    assert items.shape == (1, 5)
+    before = read_run(tmp_path / "two")
+    command(*options, "--out", tmp_path / "two", processes=2)
+    assert read_run(tmp_path / "two") == before
+
+
+def test_generator_and_sequential_model(plain_data, tmp_path):
+    """The batches of both have histories with different numbers of targets, which weigh the same in two processes."""
+    for processes in (1, 2):
+        run = tmp_path / f"sasrec-{processes}"
+        command("fit", plain_data, "--recipe", "sasrec", *changes("recommender"), "--out", run, processes=processes)
+    assert losses(tmp_path / "sasrec-2", "recommender") == pytest.approx(
+        losses(tmp_path / "sasrec-1", "recommender"), rel=1e-4
+    )
+    ids = tmp_path / "ids.parquet"
+    command("quantize", plain_data, "--out", tmp_path / "ids", "--ids", ids, *changes("encoder"))
+    for processes in (1, 2):
+        run = tmp_path / f"onepass-{processes}"
+        command("generate", plain_data, ids, *changes("generator"), "--out", run, processes=processes)
+    assert losses(tmp_path / "onepass-2", "generator") == pytest.approx(
+        losses(tmp_path / "onepass-1", "generator"), rel=1e-4
+    )
