@@ -19,6 +19,7 @@ _ENCODER = {"encoder.epochs": 2, "encoder.batch_size": 256}
 _SHORT = {"recommender.epochs": 2}
 RECIPES = {
     "resid": _ENCODER | {"generator.epochs": 2},
+    "resid-codes": _ENCODER | {"generator.epochs": 2},
     "resid-t5": _ENCODER
     | {"generator.epochs": 2, "generator.batch_size": 256, "generator.layers": 2, "generator.validation_users": 20},
     "sasrec": _SHORT,

@@ -76,11 +76,11 @@ class TestBERT4RecEncoder(EncoderContract):
 )
 def test_item_tables_of_a_sequential_model(data, cls, settings, use_fields):
     """The embedding of an item consists of its rows in the input tables, and a quantizer takes it."""
-    encoder = cls(settings(width=16, heads=2, ffn_width=32, layers=1, epochs=1, use_fields=use_fields)).fit(data)
+    encoder = cls(settings(width=32, heads=2, ffn_width=32, layers=1, epochs=1, use_fields=use_fields)).fit(data)
     embeddings, tables = encoder.embed(data), encoder.recommender_.model_.tables
     names = ["item", *data.field_names] if use_fields else ["item"]
     assert list(embeddings.columns) == names
-    assert embeddings.vectors.shape == (data.n_items, 16 * len(names))
+    assert embeddings.vectors.shape == (data.n_items, 32 * len(names))
     assert np.array_equal(embeddings.part("item"), tables[0].weight.detach().numpy())
     if use_fields:
         assert np.array_equal(embeddings.part("store"), tables[1].weight.detach().numpy()[data.fields[:, 0]])

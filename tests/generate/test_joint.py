@@ -247,7 +247,7 @@ class TestContract(RecommenderContract):
 def test_from_tables_with_the_recipe(data, tmp_path):
     tiny = {f"{section}.{name}": value for section in ("encoder", "generator")
             for name, value in (("width", 16), ("ffn_width", 32), ("epochs", 1))}  # fmt: skip
-    model = resid.fit(data, "resid-joint", tmp_path, changes=tiny)
+    model = resid.fit(data, "resid", tmp_path, changes=tiny)
     assert set(model.blend_.weights) == {"codes", "item", "encoder", "cooccurrence"}
     loaded = resid.load(tmp_path)
     assert evaluate(loaded, data).metrics() == evaluate(model, data).metrics()

@@ -333,6 +333,22 @@ class TestS3Rec:
             total = sum(weights[name] * float(terms[f"loss.{name}"]) for name in names)
             assert float(terms["loss"]) == pytest.approx(total, rel=1e-5)
 
+    def test_the_losses_are_means_over_histories(self, monkeypatch):
+        """So the shares of two processes, weighed by `batch_weight`, give the loss of the whole batch."""
+        tasks = self.tasks()
+        monkeypatch.setattr(tasks, "draw_negatives", lambda items, _: ((items + 10) % ITEMS, items != PADDING))
+        batch = SequenceBatch(np.arange(2), self.ITEMS.numpy(), np.ones(2, np.int64))
+        assert batch.share(0, 2).weight != batch.share(1, 2).weight  # the numbers of items differ
+        assert tasks.batch_weight(batch) == 2
+        whole = tasks.items_and_attributes(self.ITEMS, self.MASKED, torch.Generator())
+        totals = dict.fromkeys(whole, 0.0)
+        for rank in range(2):
+            share = batch.share(rank, 2)
+            terms = tasks.items_and_attributes(torch.from_numpy(share.items), self.MASKED[rank::2], torch.Generator())
+            for name, term in terms.items():
+                totals[name] += float(term) * tasks.batch_weight(share) / tasks.batch_weight(batch)
+        assert totals == pytest.approx({name: float(term) for name, term in whole.items()}, rel=1e-5)
+
     def test_a_field_that_no_item_has(self):
         codes = np.concatenate([FIELDS[0], np.zeros((ITEMS, 1), dtype=np.int64)], axis=1)
         tasks = self.tasks((codes, [ITEMS, STORES, 1]), n_sampled_attributes=2)

@@ -46,9 +46,13 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     if dataset is not None:
         known.require_data(dataset, ids)
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
+    blend = _blend(ids)
     if as_json:
-        print_json({"ids": str(ids), **known.facts, **found})
+        print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend})
         return
+    if blend:
+        weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
+        output.print(f"Weights of the scores that rank items: {weights}", highlight=False)
     output.print(ids_text(found), highlight=False)
     output.print(ids_table(found["levels"]))
 
@@ -68,6 +72,16 @@ def _ids(folder: Path) -> "SemanticIds":
     if not isinstance(quantizer, Quantizer):
         raise InputError(f"{folder}: this run has no semantic IDs yet; run 'resid quantize' or 'resid fit' first.")
     return quantizer.semantic_ids_
+
+
+def _blend(folder: Path) -> dict[str, float] | None:
+    """Return the weights of a joint generator."""
+    from resid.generate import JointGenerator
+    from resid.runs import load, read_run
+
+    record = read_run(folder) if folder.is_dir() else None
+    model = load(folder) if folder.is_dir() and (record is None or record.recipe) else None
+    return model.blend_.to_dict() if isinstance(model, JointGenerator) else None
 
 
 def _embeddings(folder: Path, data: Dataset | None) -> "ItemEmbeddings | None":

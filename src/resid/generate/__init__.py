@@ -1,11 +1,15 @@
 """G-stage: generators predict the next item's ID code by code; decoding turns their probabilities into items."""
 
 from resid.generate.base import Generator
+from resid.generate.joint import JointGenerator, JointModel, JointSettings
 from resid.generate.onepass import OnePassGenerator, OnePassModel, OnePassSettings
 from resid.generate.t5 import T5Generator, T5Model, T5Settings
 
 __all__ = [
     "Generator",
+    "JointGenerator",
+    "JointModel",
+    "JointSettings",
     "OnePassGenerator",
     "OnePassModel",
     "OnePassSettings",

@@ -203,7 +203,9 @@ def read_run(folder: str | Path) -> RunRecord | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: damaged; remove it and run 'resid fit' again.") from error
     if record is None:
-        raise InputError(f"{path}: format {version!r} is not supported, this version reads {FORMAT}; choose another folder.")
+        raise InputError(
+            f"{path}: format {version!r} is not supported, this version reads {FORMAT}; choose another folder."
+        )
     return record
 
 
@@ -233,7 +235,12 @@ def load_stage(folder: str | Path, stage: str) -> Part | None:
 
 
 def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
-    content: list[Any] = [spec.stage, spec.kind, spec.settings.to_dict(), [each.digest if each is not None else None for each in inputs]]
+    content: list[Any] = [
+        spec.stage,
+        spec.kind,
+        spec.settings.to_dict(),
+        [each.digest if each is not None else None for each in inputs],
+    ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

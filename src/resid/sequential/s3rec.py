@@ -104,6 +104,10 @@ class Pretraining(TrainableModule):
         weighted = [WEIGHTS[name] * term for name, term in terms.items()]
         return {"loss": torch.stack(weighted).sum(), **{f"loss.{name}": term for name, term in terms.items()}}
 
+    def batch_weight(self, batch: SequenceBatch) -> float:
+        """Return the number of histories, by which the losses are divided."""
+        return float(len(batch))
+
     def cut(self, items: Tensor, rng: torch.Generator) -> Tensor:
         """Truncate every history after a random number of items, at least two; padding is on the right."""
         lengths = (items != PADDING).sum(dim=1)

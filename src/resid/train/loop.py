@@ -279,7 +279,8 @@ class _Training:
         for name in sorted(values, key="loss".__eq__):  # the terms first: they are more specific than their sum
             self._require_finite(f"'{name}'", values[name])
         # Gradients are averaged over processes; for the mean over the batch, a share counts by its number of targets.
-        share_weight = share.weight * ranks / batch.weight if len(share) < len(batch) else 1.0
+        weight = self.model.batch_weight
+        share_weight = weight(share) * ranks / weight(batch) if len(share) < len(batch) else 1.0
         self.fabric.backward(terms["loss"] * share_weight)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm or math.inf)
         self._require_finite("the gradient norm", norm)

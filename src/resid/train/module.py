@@ -35,9 +35,13 @@ class TrainableModule(nn.Module):
         Returns
         -------
         dict of scalar Tensor
-            Means over the batch's targets; ``"loss"`` is minimized, the others are recorded.
+            Means over the batch's targets, see also `batch_weight`; ``"loss"`` is minimized, the others are recorded.
         """
         raise NotImplementedError
+
+    def batch_weight(self, batch: Any) -> float:
+        """Return what the losses of a batch are means over, by which several processes weigh their shares: its targets."""
+        return float(batch.weight)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return the parameters to train; by default all in one group. Every parameter belongs to at most one group."""
