@@ -188,7 +188,7 @@ class TestRun:
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
             (
                 "recommend {run} --history a --user ana",
-                "--user ana: a OnePassGenerator has no user embeddings; leave it out",
+                "--user ana: a JointGenerator has no user embeddings; leave it out",
             ),
             ("recommend {run} --histories x.csv --user ana", "--user needs --history"),
             ("recommend {run} --histories x.csv", "--histories needs --out, the Parquet file to write"),

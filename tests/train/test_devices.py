@@ -93,7 +93,7 @@ def test_mixed_precision_learns(tmp_path):
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="there is no precision '8'; there are 32-true"):
+    with pytest.raises(InputError, match="there is no precision '8'; available precisions: 32-true, bf16-mixed"):
         open_fabric(precision="8")
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="cannot train on 1 × 'cuda'"):

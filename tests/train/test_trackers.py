@@ -64,7 +64,7 @@ def test_wandb(tmp_path, monkeypatch):
 
 
 def test_an_unknown_tracker_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no tracker 'excel'; there are tensorboard, mlflow, wandb"):
+    with pytest.raises(InputError, match="there is no tracker 'excel'; available trackers: tensorboard, mlflow, wandb"):
         run(tmp_path, trackers=["excel"])
 
 
