@@ -9,6 +9,8 @@ import pytest
 
 import resid
 from resid.cli import main
+from resid.cli.app import app
+from resid.cli.training import changed_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
@@ -58,6 +60,21 @@ def test_shell(page, folder):
         if command[1] == "download":  # the files are there already, so nothing is downloaded
             command = [part for part in command if part != "--five-core"]
         assert main(command[1:]) == 0, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_are_not_run(page):
+    """Commands in other blocks have valid arguments and settings."""
+    text = "\n".join(blocks(page, "console") + blocks(page, "bash notest")).replace("\\\n", " ")
+    for line in re.split(r"\n|&&", text):
+        command = shlex.split(line, comments=True)
+        if command[:1] == ["torchrun"]:
+            command = command[command.index("-m") + 1 :]
+        if command[:1] == ["resid"]:
+            _, bound, _ = app.parse_args(command[1:], exit_on_error=False, print_error=False)
+            given = bound.arguments
+            if "recipe" in given or "change" in given:
+                changed_recipe(given.get("recipe", "resid"), given.get("change", ()), given.get("seed"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

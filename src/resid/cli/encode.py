@@ -6,7 +6,7 @@ from typing import Any
 from resid import Dataset
 from resid.cli.app import AsJson, app, output, print_json
 from resid.cli.show import epochs_table, quality_table
-from resid.cli.training import Changes, Hardware, changed_recipe, refuse_dataset_folder
+from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 
 @app.command
@@ -14,11 +14,8 @@ def encode(
     data: Path,
     *,
     out: Path,
-    recipe: str = "resid",
-    seed: str | None = None,
-    change: Changes = (),
+    training: Training = DEFAULTS,
     embeddings: Path | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     as_json: AsJson = False,
 ) -> None:
     """Fit the encoder of a recipe; `resid quantize`, `generate` and `fit` with the same --out reuse it.
@@ -31,12 +28,6 @@ def encode(
         The Dataset's folder.
     out
         The run's folder.
-    recipe
-        The recipe, a name that `resid recipes` lists or the path of a TOML file.
-    seed
-        The seed of all parts.
-    change
-        Any setting of the recipe as name=value: --set encoder.learning_rate=3e-4 --set encoder.field_weights=1,1,2.
     embeddings
         Also write the item embeddings to this folder.
     as_json
@@ -47,10 +38,10 @@ def encode(
     from resid.runs import Run
 
     refuse_dataset_folder(out)
-    spec = changed_recipe(recipe, change, seed).part("encoder")
+    spec = training.changed_recipe().part("encoder")
     dataset = Dataset.load(data, verify=True)
     spec.create().check(dataset)
-    runtime = hardware.runtime()
+    runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:
         encoder, vectors = fit_encoder(run, spec, dataset)
         folder = out / run.stages["encoder"]

@@ -8,7 +8,7 @@ from cyclopts import App
 from rich.table import Table
 
 from resid.cli.app import AsJson, app, output, print_json
-from resid.cli.training import Changes, Hardware, changed_recipe, refuse_dataset_folder
+from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 if TYPE_CHECKING:
     from resid import Recommender
@@ -19,10 +19,7 @@ def fit(
     data: Path,
     *,
     out: Path,
-    recipe: str = "resid",
-    seed: str | None = None,
-    change: Changes = (),
-    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
+    training: Training = DEFAULTS,
     as_json: AsJson = False,
 ) -> None:
     """Fit a recommender to a Dataset; an interrupted run continues, and finished stages are reused.
@@ -35,20 +32,14 @@ def fit(
         The Dataset's folder.
     out
         The run's folder: one subfolder per stage, and the recommender in model/.
-    recipe
-        The recipe, a name that `resid recipes` lists or the path of a TOML file.
-    seed
-        The seed of all parts.
-    change
-        Any setting of the recipe as name=value: --set encoder.epochs=20 --set quantizer.branching=32,40.
     as_json
         Print the result as JSON.
     """
     from resid import fit as fit_recipe  # torch takes a second to import
 
     refuse_dataset_folder(out)
-    made = changed_recipe(recipe, change, seed)
-    runtime = hardware.runtime()
+    made = training.changed_recipe()
+    runtime = training.runtime()
     model = fit_recipe(data, made, out, runtime=runtime)
     if runtime.is_first:
         print_fitted(model, out, made.name, as_json)

@@ -6,7 +6,7 @@ from pathlib import Path
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, output
 from resid.cli.fit import print_fitted
-from resid.cli.training import Changes, Hardware, changed_recipe, refuse_dataset_folder
+from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 
 @app.command
@@ -15,11 +15,8 @@ def generate(
     ids: Path,
     *,
     out: Path,
-    recipe: str = "resid",
-    seed: str | None = None,
-    change: Changes = (),
+    training: Training = DEFAULTS,
     embeddings: Path | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     as_json: AsJson = False,
 ) -> None:
     """Fit the generator of a recipe to semantic IDs of your own; `resid fit` does all stages.
@@ -32,12 +29,6 @@ def generate(
         The file of the IDs, as `resid quantize --ids` writes it.
     out
         The run's folder.
-    recipe
-        The recipe, a name that `resid recipes` lists or the path of a TOML file.
-    seed
-        The seed of all parts.
-    change
-        Any setting of the recipe as name=value: --set generator.kind=t5 --set generator.dropout=0.3.
     embeddings
         The folder with item embeddings, which the generator reads besides the codes.
     as_json
@@ -49,13 +40,13 @@ def generate(
     from resid.runs import Run
 
     refuse_dataset_folder(out)
-    made = changed_recipe(recipe, change, seed)
+    made = training.changed_recipe()
     dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids)
     known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else None
     if vectors and vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
-    runtime = hardware.runtime()
+    runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:
         model = fit_generator(run, made.part("generator"), dataset, known, vectors)
         run.finish(model, made.name, made.toml())

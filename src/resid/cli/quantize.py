@@ -5,7 +5,7 @@ from pathlib import Path
 from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, output, print_json
 from resid.cli.show import ids_table, ids_text
-from resid.cli.training import Changes, Hardware, changed_recipe, refuse_dataset_folder
+from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 
 @app.command
@@ -13,12 +13,9 @@ def quantize(
     data: Path,
     *,
     out: Path,
-    recipe: str = "resid",
-    seed: str | None = None,
-    change: Changes = (),
+    training: Training = DEFAULTS,
     embeddings: Path | None = None,
     ids: Path | None = None,
-    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     as_json: AsJson = False,
 ) -> None:
     """Fit the quantizer of a recipe and print the quality of its IDs; `resid fit` with the same --out reuses it.
@@ -31,12 +28,6 @@ def quantize(
         The Dataset's folder.
     out
         The run's folder.
-    recipe
-        The recipe, a name that `resid recipes` lists or the path of a TOML file.
-    seed
-        The seed of all parts.
-    change
-        Any setting of the recipe as name=value: --set quantizer.branching=32,40, --set quantizer.kind=rq-vae.
     embeddings
         Quantize the item embeddings of this folder instead of those of the recipe's encoder.
     ids
@@ -50,7 +41,7 @@ def quantize(
     from resid.runs import Run
 
     refuse_dataset_folder(out)
-    made = changed_recipe(recipe, change, seed)
+    made = training.changed_recipe()
     spec = made.part("quantizer")
     dataset = Dataset.load(data, verify=True)
     given = ItemEmbeddings.load(embeddings) if embeddings else None
@@ -59,7 +50,7 @@ def quantize(
     if ids is not None and (ids.is_dir() or ids.suffix != ".parquet"):
         raise InputError(f"--ids {ids}: name a file that ends with .parquet.")
     made.check(dataset)
-    runtime = hardware.runtime()
+    runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:
         vectors = given or fit_encoder(run, made.part("encoder"), dataset)[1]
         quantizer, found = fit_quantizer(run, spec, dataset, vectors)

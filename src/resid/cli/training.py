@@ -1,4 +1,4 @@
-"""The options that all commands that fit parts share, and what they print."""
+"""The options that all commands that fit parts share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,20 @@ from resid.core.progress import ConsoleProgress, Silent
 if TYPE_CHECKING:
     from resid import Recipe
 
-Changes = Annotated[tuple[str, ...], Parameter(name="--set", negative="")]
-
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Hardware:
-    """Where to train.
+class Training:
+    """What to fit and where.
 
     Parameters
     ----------
+    recipe
+        The recipe, a name that `resid recipes` lists or the path of a TOML file.
+    seed
+        The seed of all parts.
+    change
+        Any setting of the recipe as name=value: --set encoder.epochs=20 --set quantizer.branching=32,40.
     accelerator
         The kind of device.
     devices
@@ -33,25 +37,31 @@ class Hardware:
         Also send the metrics to tensorboard, mlflow or wandb, separated by commas.
     """
 
+    recipe: str = "resid"
+    seed: str | None = None
+    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     track: str = ""
 
+    def changed_recipe(self) -> "Recipe":
+        """Return the recipe with the changes of --seed and --set."""
+        from resid import Recipe  # torch takes a second to import
+
+        changes = ({"seed": self.seed} if self.seed is not None else {}) | read_changes(self.change)
+        return Recipe.read(self.recipe).replace(changes)
+
     def runtime(self) -> Runtime:
         """Start the devices; only the first process shows progress."""
-        from resid.train import open_fabric  # torch takes a second to import
+        from resid.train import open_fabric
 
         fabric = open_fabric(self.accelerator, self.devices, self.precision)
         progress = ConsoleProgress(errors) if fabric.global_rank == 0 else Silent()
         return Runtime(fabric=fabric, trackers=names(self.track), progress=progress)
 
 
-def changed_recipe(recipe: str, pairs: tuple[str, ...], seed: str | None) -> "Recipe":
-    """Return a recipe with the changes of --seed and --set."""
-    from resid import Recipe
-
-    return Recipe.read(recipe).replace(({"seed": seed} if seed is not None else {}) | read_changes(pairs))
+DEFAULTS = Training()
 
 
 def read_changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
