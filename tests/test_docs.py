@@ -10,7 +10,6 @@ import pytest
 import resid
 from resid.cli import main
 from resid.cli.app import app
-from resid.cli.training import changed_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
@@ -72,9 +71,8 @@ def test_commands_that_are_not_run(page):
             command = command[command.index("-m") + 1 :]
         if command[:1] == ["resid"]:
             _, bound, _ = app.parse_args(command[1:], exit_on_error=False, print_error=False)
-            given = bound.arguments
-            if "recipe" in given or "change" in given:
-                changed_recipe(given.get("recipe", "resid"), given.get("change", ()), given.get("seed"))
+            if "training" in bound.arguments:
+                bound.arguments["training"].changed_recipe()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
