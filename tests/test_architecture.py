@@ -32,12 +32,15 @@ def _name(path: Path) -> str:
 MODULES = {_name(path): path for path in ROOT.rglob("*.py")}
 
 
-def _imports(path: Path, *, everywhere: bool) -> set[str]:
-    """Return the modules of resid that a file imports; `everywhere` includes functions and type checking."""
+def _imports(path: Path, *, types: bool) -> set[str]:
+    """Return the modules of resid that a file imports, also within functions; `types` includes those for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    if not types:
+        tree.body = [
+            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        ]
     found = set()
-    for node in nodes:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "resid":
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
             found |= submodules or {node.module}
@@ -54,7 +57,7 @@ def test_folders_import_only_what_they_may():
     wrong = [
         f"{module} imports {imported}"
         for module, path in MODULES.items()
-        for imported in _imports(path, everywhere=True)
+        for imported in _imports(path, types=True)
         if (here := _folder(module)) in ALLOWED
         and (there := _folder(imported)) not in {here, ""}
         and there not in ALLOWED[here]
@@ -73,13 +76,23 @@ def test_the_library_does_not_import_its_own_face():
     wrong = [
         name
         for name, path in MODULES.items()
-        if _folder(name) not in {"", "cli"} and "resid" in _imports(path, everywhere=True)
+        if _folder(name) not in {"", "cli"} and "resid" in _imports(path, types=True)
     ]
     assert wrong == []
 
 
+# Within a function, as they would close a circle: reading tables builds Datasets, and Datasets offer to read tables.
+LATE = {("resid.data.catalogue", "resid.data.prepare"), ("resid.data.dataset", "resid.data.prepare")}
+
+
 def test_modules_have_no_circle():
-    graph = {name: _imports(path, everywhere=False) - {name} for name, path in MODULES.items()}
+    graph = {
+        name: {
+            other for other in _imports(path, types=False) if other not in (name, "resid") and (name, other) not in LATE
+        }
+        for name, path in MODULES.items()
+        if name != "resid"  # the public face, which imports lazily
+    }
     TopologicalSorter(graph).prepare()
 
 

@@ -178,7 +178,7 @@ class TestRun:
             ("fit {data} --out x --set encoder.kind=bert", "[encoder] needs a kind, one of bert4rec, famae, sasrec"),
             (
                 "fit {data} --out x --recipe popularity --set recommender.epochs=2",
-                "there is no setting 'epochs', and there are no others",
+                "there is no setting 'epochs'; it has no settings",
             ),
             ("evaluate {run} --out {data}", "is a Dataset; choose another folder for the metrics"),
             (

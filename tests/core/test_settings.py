@@ -132,7 +132,7 @@ class TestValidated:
         class Nothing(Settings):
             pass
 
-        with pytest.raises(InputError, match=r"^there is no setting 'width', and there are no others\.$"):
+        with pytest.raises(InputError, match=r"^there is no setting 'width'; it has no settings\.$"):
             Nothing(width=1)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as f
 
 import resid
-from resid import Dataset, Runtime
+from resid import Dataset, InputError, Runtime
 from resid.data import synthetic_shop
 from resid.data.batches import PADDING, SequenceBatches
 from resid.encode import FAMAE, FamaeSettings
@@ -56,10 +56,12 @@ def _reference(model, data, history):
     items = torch.from_numpy(history[history >= 0])[None]
     state = network.trunk.states(items)[0, -1]
     vectors = network.trunk.tables.vectors(torch.arange(data.n_items))
-    item = f.cosine_similarity(state[None], vectors, dim=1) * 4  # √16
+    units = fill_unseen(f.normalize(vectors, dim=1), ids, data.training_counts)
+    item = units @ f.normalize(state, dim=0) * 4  # √16
     targets = torch.zeros(1, len(data.field_names) + 1, dtype=torch.long)
     hidden = encoder.model_.hidden(items, targets, torch.ones_like(targets, dtype=torch.bool))
-    own = f.cosine_similarity(hidden, encoder.model_.embeddings()[0].weight, dim=1) * 4
+    units = fill_unseen(f.normalize(encoder.model_.embeddings()[0].weight, dim=1), ids, data.training_counts)
+    own = units @ f.normalize(hidden[0], dim=0) * 4
     codes = torch.zeros(data.n_items)
     for index in range(data.n_items):
         current, node = state[None, None], torch.zeros(1, 1, dtype=torch.long)
@@ -79,20 +81,19 @@ def _reference(model, data, history):
                 together[index] += 0.7**back * both / max(counts, 1) ** 0.5
     seen = torch.from_numpy(np.isin(np.arange(data.n_items), history))
     w = model.blend_.weights
-    unseen = torch.from_numpy(data.training_counts == 0)
     total = w["codes"] * codes + w["item"] * item + w["encoder"] * own
     total = total + w["cooccurrence"] * torch.from_numpy(np.log(together + 0.01)) + model.blend_.seen_bias * seen
-    return total.detach(), unseen
+    return total.detach()
 
 
 def test_scores_equal_a_slow_reference(model, data, histories):
     with torch.no_grad():
         for history in histories[:4]:
-            expected, unseen = _reference(model, data, history)
+            expected = _reference(model, data, history)
             items, scores = model.top(history[None], data.n_items, exact=True)
             found = torch.empty(data.n_items, dtype=torch.float64)
             found[torch.from_numpy(items[0])] = torch.from_numpy(scores[0].astype(np.float64))
-            torch.testing.assert_close(found[~unseen], expected.double()[~unseen], rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(found, expected.double(), rtol=1e-3, atol=1e-3)
 
 
 def test_wide_beams_equal_exact_scoring(model, data, histories):
@@ -122,18 +123,64 @@ def test_without_other_scores_codes_rank(data, inputs, histories):
     assert (model.top(histories, 10, exact=True)[0] == expected).all()
 
 
-def test_a_score_that_is_missing_is_left_out(model, data, histories, tmp_path):
-    """A model that was saved without its parts has no encoder, and ranks by the other scores."""
-    model.save(tmp_path / "whole")
-    model.save(tmp_path / "small", parts=False)
-    whole, small = resid.load(tmp_path / "whole"), resid.load(tmp_path / "small")
-    assert whole.blend_ == small.blend_ == model.blend_
-    for ours, theirs in zip(whole.top(histories, 10), model.top(histories, 10), strict=True):
-        assert (ours == theirs).all()
-    weights = {**model.blend_.weights, "encoder": 0.0}
-    without = resid.load(tmp_path / "whole")
-    without.blend_ = Blend(weights, model.blend_.seen_bias)
-    assert (small.top(histories, 10)[0] == without.top(histories, 10)[0]).all()
+def test_saved_with_and_without_its_parts(model, histories, tmp_path):
+    """The encoder is saved in any case if its score is blended, so the rankings stay."""
+    model.parts_ = {**model.parts_, "quantizer": GAOQ((2,), random_state=0).fit(np.eye(8))}
+    assert model.required_parts == ("encoder",)
+    for parts in (True, False):
+        model.save(tmp_path / "model", parts=parts)
+        again = resid.load(tmp_path / "model")
+        assert set(again.parts_) == ({"encoder", "quantizer"} if parts else {"encoder"})
+        assert again.blend_ == model.blend_
+        for ours, theirs in zip(again.top(histories, 10), model.top(histories, 10), strict=True):
+            assert (ours == theirs).all()
+
+
+def test_a_score_that_is_missing_is_left_out(model, histories, tmp_path):
+    model.save(tmp_path / "model")
+    without, weightless = resid.load(tmp_path / "model"), resid.load(tmp_path / "model")
+    without._encoder = None
+    weightless.blend_ = Blend({**model.blend_.weights, "encoder": 0.0}, model.blend_.seen_bias)
+    assert (without.top(histories, 10)[0] == weightless.top(histories, 10)[0]).all()
+
+
+def test_only_recent_items_count_as_seen(model, data):
+    """Older items neither change the scores nor get the bias of seen items."""
+    rng = np.random.default_rng(0)
+    old, recent = rng.integers(20, size=(5, 50)), rng.integers(20, 39, size=(5, data.settings.max_length - 1))
+    for ours, theirs in zip(model.top(np.hstack([old, recent]), 12), model.top(recent, 12), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_second_fit_forgets_the_first(data, inputs):
+    ids, embeddings, encoder = inputs
+    settings = dataclasses.replace(SMALL, epochs=1)
+    model = JointGenerator(settings).fit(data, ids, embeddings, encoder)
+    assert set(model.blend_.weights) == {"codes", "item", "encoder", "cooccurrence"}
+    model.fit(data, ids, embeddings)
+    assert set(model.blend_.weights) == {"codes", "item", "cooccurrence"}
+    assert not model.parts_
+
+
+def test_another_encoder_is_another_run(data, inputs, tmp_path):
+    ids, embeddings, encoder = inputs
+    settings = dataclasses.replace(SMALL, epochs=1)
+    JointGenerator(settings).fit(data, ids, embeddings, encoder, runtime=Runtime(tmp_path))
+    with pytest.raises(InputError, match="this run has another configuration, 'encoder' was"):
+        JointGenerator(settings).fit(data, ids, embeddings, runtime=Runtime(tmp_path))
+
+
+def test_tables_of_another_width_do_not_start_from_the_encoder(data, inputs, caplog):
+    ids, embeddings, encoder = inputs
+    JointGenerator(dataclasses.replace(SMALL, epochs=1, width=8)).fit(data, ids, embeddings, encoder)
+    assert "the table of 'store' does not start from the encoder" in caplog.text
+
+
+def test_a_dataset_without_fields(log):
+    data = Dataset.from_tables(log)
+    ids = SemanticIds(np.column_stack([np.arange(6) // 3, np.arange(6) % 3]))
+    model = JointGenerator(dataclasses.replace(SMALL, epochs=1)).fit(data, ids)
+    assert model.recommend([["i0", "i1"]], 3)[0].shape == (1, 3)
 
 
 def test_the_blend_sees_no_test_data(data, inputs, model, shop):
@@ -161,6 +208,8 @@ def test_resumes_exactly(data, inputs, model, tmp_path, monkeypatch):
     monkeypatch.undo()
     again = JointGenerator(SMALL).fit(data, *inputs, runtime=Runtime(tmp_path))
     assert again.blend_ == model.blend_
+    for ours, theirs in zip(again.model_.parameters(), model.model_.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_tables_start_from_the_encoder(data, inputs):

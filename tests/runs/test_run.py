@@ -120,7 +120,7 @@ def test_a_damaged_part_is_fitted_again(data, run, stage, damage):
         flipped = bytes([content[-1] ^ 1])
         path.write_bytes(content[:-1] + flipped if damage == "altered" else content[: len(content) // 2])
     heard = _heard(data, run, TINY)
-    assert any("missing or altered" in step and step.endswith("Fitting again") for step in heard.steps)
+    assert any("missing or altered" in step and step.endswith("fitting it again") for step in heard.steps)
     assert _reused(heard) == [name for name in ("Encoder", "Quantizer", "Generator") if name.lower() != stage]
     assert heard.bars == []
     assert path.read_bytes() == content
@@ -165,7 +165,7 @@ def test_a_loaded_model_has_its_encoder_and_quantizer(data, run, shop, tmp_path)
     assert ids.to_list() == ["new 1", "new 2", "new 3"]
     assert vectors.shape[1] == model.parts_["quantizer"].n_features_in_
     model.save(tmp_path / "small", parts=False)
-    assert not resid.load(tmp_path / "small").parts_
+    assert set(resid.load(tmp_path / "small").parts_) <= set(model.required_parts)
 
 
 def test_one_stage_of_a_run(data, run):
@@ -370,7 +370,7 @@ def test_a_dataset_that_was_altered(data, tmp_path):
     [
         ({"recipe": 5}, "expected a path, got 5"),
         ({"folder": 5}, "expected a path, got 5"),
-        ({"changes": ["seed=1"]}, "changes is a mapping from names to values, as {'encoder.epochs': 20}"),
+        ({"changes": ["seed=1"]}, "'changes' must be a mapping such as {'encoder.epochs': 20}"),
         ({"changes": {5: 1}}, "there is no setting '5'"),
     ],
 )

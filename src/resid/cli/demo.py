@@ -60,7 +60,7 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     output.print(steps_table(data))
     print_info(data)
     errors.print(
-        "\nFAMAE learns item embeddings, GAOQ quantizes them to semantic IDs, the one-pass generator predicts them.",
+        "\nFAMAE learns item embeddings, GAOQ quantizes them to semantic IDs, and the joint generator recommends items.",
         highlight=False,
     )
     model = fit(data, "resid", out / "run", changes=_SMALL, runtime=Runtime(progress=progress))

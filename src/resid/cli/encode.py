@@ -33,8 +33,7 @@ def encode(
     as_json
         Print the result as JSON.
     """
-    from resid.encode import FAMAE  # torch takes a second to import
-    from resid.methods.semantic_ids import fit_encoder
+    from resid.methods.semantic_ids import fit_encoder  # torch takes a second to import
     from resid.runs import Run
 
     refuse_dataset_folder(out)
@@ -49,17 +48,18 @@ def encode(
         return
     if embeddings is not None:
         vectors.save(embeddings)
-    measured = isinstance(encoder, FAMAE)
-    found = {split: encoder.metrics(dataset, split) for split in ("validation", "test")} if measured else {}  # type: ignore[attr-defined]
+    found: dict[str, dict[str, Any]] = {
+        "validation": encoder.metrics(dataset, "validation"),
+        "test": encoder.metrics(dataset, "test"),
+    }
+    found = {split: metrics for split, metrics in found.items() if metrics}
     if as_json:
-        facts: dict[str, Any] = {"folder": str(folder), "kind": spec.kind, "settings": spec.settings.to_dict()}
-        more = (
-            {"epochs": len(encoder.history_), "best_epoch": encoder.best_epoch_} if isinstance(encoder, FAMAE) else {}
-        )
-        print_json(facts | more | found)
+        facts = {"folder": str(folder), "kind": spec.kind, "settings": spec.settings.to_dict()}
+        print_json(facts | {"epochs": len(encoder.history_), "best_epoch": encoder.best_epoch_, **found})
         return
-    if isinstance(encoder, FAMAE):
+    if encoder.history_:
         output.print(epochs_table(encoder.history_, encoder.best_epoch_))
+    if found:
         output.print(quality_table(found))
     text = f"Wrote {folder}" + (f" and {embeddings}" if embeddings else "")
     output.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,15 +1,14 @@
 """`resid evaluate`: Recall and NDCG of a recommender on a split."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, InputError
+from resid import InputError
 from resid.cli.app import AsJson, app, errors, names, output, print_json
-from resid.core.files import atomic_file, refuse_file, write_text
+from resid.core.files import refuse_file
 from resid.core.progress import ConsoleProgress
 from resid.data.dataset import MANIFEST as DATASET
 
@@ -50,32 +49,27 @@ def evaluate(
     from resid import load  # torch takes a second to import
     from resid.evaluate import evaluate as evaluate_model
     from resid.generate import Generator
-    from resid.runs import EVALUATION, read_run
+    from resid.runs import load_dataset, write_evaluation
 
     wanted = _cutoffs(cutoffs)
     if out is not None:
         refuse_file(out)
         if (out / DATASET).exists():
             raise InputError(f"{out} is a Dataset; choose another folder for the metrics.")
-    recommender, dataset = load(model), _dataset(model, data)
+    recommender, dataset = load(model), load_dataset(model, data)
     options = recommender.decoding_options(decoding)
     evaluation = evaluate_model(recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options)
-    is_generator = isinstance(recommender, Generator)
-    metrics: dict[str, Any] = ({"decoding": decoding} if is_generator else {}) | evaluation.metrics(wanted)
+    metrics = evaluation.metrics(wanted)
     if isinstance(recommender, Generator):
-        metrics["invalid_free_beams"] = recommender.invalid_share(evaluation.windows)
-    folder = out or (model / EVALUATION if read_run(model) else None)
-    if folder is not None:  # metrics of the same split are replaced
-        name = split if decoding == "beam" else f"{split}-{decoding}"
-        with atomic_file(folder / f"{name}.parquet") as partial:
-            evaluation.table().write_parquet(partial)
-        write_text(folder / f"{name}.json", json.dumps(metrics, indent=1) + "\n")
+        metrics = {"decoding": decoding, **metrics, "invalid_free_beams": recommender.invalid_share(evaluation.windows)}
+    name = split if decoding == "beam" else f"{split}-{decoding}"
+    written = write_evaluation(model, name, metrics, evaluation.table(), out)
     if as_json:
         print_json(metrics)
         return
-    _print(metrics, wanted)
-    if folder is not None:
-        output.print(f"Wrote {escape(str(folder / name))}.json and .parquet", highlight=False, soft_wrap=True)
+    _print(metrics)
+    if written is not None:
+        output.print(f"Wrote {escape(str(written))}.json and .parquet", highlight=False, soft_wrap=True)
 
 
 def _cutoffs(text: str) -> tuple[int, ...]:
@@ -88,21 +82,9 @@ def _cutoffs(text: str) -> tuple[int, ...]:
     return cutoffs
 
 
-def _dataset(model: Path, data: Path | None) -> Dataset:
-    from resid.runs import read_run
-
-    record = read_run(model)
-    known = record.data if record else None
-    if data is None and known is None:
-        raise InputError(f"{model}: the Dataset of this model is unknown; give it with --data.")
-    if data is None and not Path(str(known)).exists():
-        raise InputError(f"{known}: the Dataset of {model} is missing; give it with --data.")
-    return Dataset.load(data or Path(str(known)), verify=True)
-
-
-def _print(metrics: dict[str, Any], cutoffs: tuple[int, ...]) -> None:
-    columns = [f"{name}@{k}" for k in cutoffs for name in ("recall", "ndcg")]
-    short = [f"{name}@{k}" for k in cutoffs for name in ("R", "N")]
+def _print(metrics: dict[str, Any]) -> None:
+    columns = sorted((name for name in metrics["seen_kept"] if "@" in name), key=lambda name: int(name.split("@")[1]))
+    short = [name.replace("recall@", "R@").replace("ndcg@", "N@") for name in columns]
     title = f"{metrics['split'].capitalize()}, {metrics['users']:,} users, whole catalogue, with 95% intervals"
     table = Table(title=title, title_justify="left")
     for column in ("", *short):

@@ -12,44 +12,54 @@ from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 @app.command
 def generate(
     data: Path,
-    ids: Path,
+    ids: Path | None = None,
     *,
     out: Path,
     training: Training = DEFAULTS,
     embeddings: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the generator of a recipe to semantic IDs of your own; `resid fit` does all stages.
+    """Fit the generator of a recipe to the IDs of the run, or to IDs of your own.
 
     Parameters
     ----------
     data
         The Dataset's folder.
     ids
-        The file of the IDs, as `resid quantize --ids` writes it.
+        A file of IDs, as `resid quantize --ids` writes it; by default the IDs of the recipe's quantizer, which is fitted first
+        if it is not in the run yet.
     out
         The run's folder.
     embeddings
-        The folder with item embeddings, which the generator reads besides the codes.
+        With IDs of your own: the folder with item embeddings, for a generator that reads them.
     as_json
         Print the result as JSON.
     """
-    from resid.encode import ItemEmbeddings  # torch takes a second to import
+    from resid import fit as fit_recipe  # torch takes a second to import
+    from resid.encode import ItemEmbeddings
     from resid.methods.semantic_ids import fit_generator
     from resid.quantize import SemanticIds
     from resid.runs import Run
 
     refuse_dataset_folder(out)
     made = training.changed_recipe()
-    dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids)
-    known.require_data(dataset, ids)
+    spec = made.part("generator")
+    if ids is None and embeddings is not None:
+        raise InputError("--embeddings needs a file of IDs; without one, the recipe's encoder is used.")
+    dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids) if ids else None
+    if known is not None:
+        known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else None
     if vectors and vectors.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
+    spec.create().check(dataset)
     runtime = training.runtime()
-    with Run.open(out, dataset, runtime) as run:
-        model = fit_generator(run, made.part("generator"), dataset, known, vectors)
-        run.finish(model, made.name, made.toml())
+    if known is None:
+        model = fit_recipe(dataset, made, out, runtime=runtime)
+    else:
+        with Run.open(out, dataset, runtime) as run:
+            model = fit_generator(run, spec, dataset, known, vectors)
+            run.finish(model, f"{made.name}, generator only", made.toml("generator"))
     if runtime.is_first:
         print_fitted(model, out, made.name, as_json)
         if not as_json:

@@ -29,14 +29,14 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     """
     from resid.encode import ItemEmbeddings  # torch takes a second to import
     from resid.quantize import SemanticIds, id_quality
-    from resid.runs import read_run
+    from resid.runs import load_dataset, read_run
 
-    record = read_run(ids) if ids.is_dir() else None
-    if data is None and record is not None and record.data and Path(record.data).exists():
-        data = Path(record.data)
-    elif data is None and record is not None:
-        errors.print("The Dataset of this run is missing; give it with --data to see overlaps", highlight=False)
     dataset = Dataset.load(data) if data else None
+    if dataset is None and ids.is_dir() and read_run(ids) is not None:
+        try:
+            dataset = load_dataset(ids)
+        except InputError as error:
+            errors.print(f"Overlaps are not shown: {error}", highlight=False, markup=False)
     known = _ids(ids) if ids.is_dir() else SemanticIds.load(ids)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else _embeddings(ids, dataset)
     if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:

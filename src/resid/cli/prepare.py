@@ -13,9 +13,8 @@ from resid.cli.app import AsJson, app, column_names, errors, names, output, prin
 from resid.cli.show import print_notes, steps_table
 from resid.core.files import refuse_foreign_folder
 from resid.core.progress import ConsoleProgress
-from resid.data.amazon import PUBLISHED, RELEASES, compare_with_paper, find_release, prepare_amazon
 from resid.data.dataset import MANIFEST
-from resid.data.published import compare_with_published, prepare_published
+from resid.data.sources import Comparison, Source, find_source
 
 
 @app.command
@@ -99,62 +98,39 @@ def prepare(
     if add_unseen_targets:
         raise InputError("--add-unseen-targets is now called --unseen-targets train.")
     refuse_foreign_folder(out, MANIFEST)
-    options: dict[str, Any] = {
-        "k_core": k_core,
-        "missing": missing,
-        "min_interactions": min_interactions,
-        "max_length": max_length,
-        "path_levels": path_levels,
-        "qualify_paths": qualify_paths,
-        "unseen_targets": unseen_targets or "keep",
-        "skip_bad_lines": skip_bad_lines,
-        "engine": engine,
-        "scratch": out.resolve().parent if engine == "spark" else None,
-        "progress": ConsoleProgress(errors),
+    options: dict[str, Any] = {  # those that were given
+        name: value
+        for name, value, default in (
+            ("fields", None if fields is None else names(fields), None),
+            ("columns", column_names(columns), {}),
+            ("keep", None if keep is None else names(keep), None),
+            ("k_core", k_core, 5),
+            ("missing", missing, "drop"),
+            ("min_interactions", min_interactions, 3),
+            ("max_length", max_length, 32),
+            ("path_levels", path_levels, 3),
+            ("qualify_paths", qualify_paths, True),
+            ("category_root", category_root, None),
+            ("unlisted_items", unlisted_items, "error"),
+            ("unseen_targets", unseen_targets, None),
+            ("skip_bad_lines", skip_bad_lines, False),
+            ("engine", engine, "polars"),
+        )
+        if value != default
     }
     if engine == "spark":
         out.resolve().parent.mkdir(parents=True, exist_ok=True)
-    tables_only = {"--fields": fields, "--columns": columns, "--unlisted-items": unlisted_items != "error"}
-    comparisons: dict[str, dict[str, tuple[int, int]]] = {}
-    if source == PUBLISHED:
-        filters = {
-            "--keep": keep,
-            "--k-core": k_core != 5,
-            "--missing": missing != "drop",
-            "--min-interactions": min_interactions != 3,
-            "--path-levels": path_levels != 3,
-            "--no-qualify-paths": not qualify_paths,
-            "--category-root": category_root,
-            "--engine": engine != "polars",
-        }
-        name = _require_name(source, second, tables_only | filters, "the data is already preprocessed")
-        data = prepare_published(
-            name,
-            raw,
-            max_length=max_length,
-            unseen_targets=unseen_targets or "drop",
-            skip_bad_users=skip_bad_lines,
-            progress=options["progress"],
-        )
-        comparisons["published"] = compare_with_published(data)
-    elif source in RELEASES or (source.startswith("amazon-") and not Path(source).exists()):
-        find_release(source)
-        name = _require_name(source, second, tables_only, "the columns of the Amazon files are known")
-        kept = ("title",) if keep is None else names(keep)
-        data = prepare_amazon(source, name, raw, category_root=category_root, keep=kept, **options)
+        options["scratch"] = out.resolve().parent
+    progress = ConsoleProgress(errors)
+    public, comparisons = find_source(source), {}
+    if public is not None:
+        name = _require_name(source, second, public, options)
+        data = public.prepare(name, raw, progress=progress, **options)
+        comparisons = dict(public.compare(name, data))
+    elif category_root is not None:
+        raise InputError("--category-root applies to the Amazon data sets only; leave it out.")
     else:
-        name = ""
-        data = Dataset.from_tables(
-            source,
-            second,
-            None if fields is None else names(fields),
-            columns=column_names(columns),
-            keep=None if keep is None else names(keep),
-            unlisted_items=unlisted_items,
-            **options,
-        )
-    if paper := compare_with_paper(source, name, data):
-        comparisons = {"paper": paper} | comparisons
+        data = Dataset.from_tables(source, second, progress=progress, **options)
     replaced = (out / MANIFEST).exists()
     data.save(out)
     if as_json:
@@ -173,10 +149,12 @@ def prepare(
     )
 
 
-def _require_name(source: str, name: str | None, options: dict[str, Any], reason: str) -> str:
+def _require_name(source: str, name: str | None, public: Source, options: dict[str, Any]) -> str:
     """Return the name of a public data set; raise an `InputError` if it is missing or an option does not apply."""
-    if unused := [option for option, given in options.items() if given]:
-        raise InputError(f"{source}: {reason}; leave {', '.join(unused)} out.")
+    flags = {"qualify_paths": "no-qualify-paths"}  # the others are called as they are
+    unused = [f"--{flags.get(option, option).replace('_', '-')}" for option in options if option not in public.options]
+    if unused:
+        raise InputError(f"{source}: {public.reason}; leave {', '.join(unused)} out.")
     if name is None:
         raise InputError(
             f"{source}: name the category, for example: resid prepare {source} Musical_Instruments --out data/mi"
@@ -184,7 +162,7 @@ def _require_name(source: str, name: str | None, options: dict[str, Any], reason
     return name
 
 
-def _comparison_table(comparisons: dict[str, dict[str, tuple[int, int]]]) -> Table:
+def _comparison_table(comparisons: dict[str, Comparison]) -> Table:
     table = Table("", title="Comparison with the published counts", title_justify="left")
     for column in ("here", "published", "difference"):
         table.add_column(column, justify="right")

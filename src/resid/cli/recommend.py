@@ -14,6 +14,7 @@ from resid.cli.app import AsJson, app, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding
 from resid.core.files import atomic_file, refuse_file
 from resid.core.progress import ConsoleProgress
+from resid.data.catalogue import parse_ids
 from resid.data.engines import ROW
 from resid.data.readers import open_table
 from resid.data.tables import checked_interactions
@@ -88,7 +89,7 @@ def recommend(
     users, rows = (
         _read_histories(histories, column_names(columns), known.dtype)
         if histories
-        else ([user] if user is not None else None, [_ids(_split_history(history or ""), known.dtype)])
+        else ([user] if user is not None else None, [parse_ids(_split_history(history or ""), known.dtype)])
     )
     if user is not None and recommender.user_ids_ is None:
         raise InputError(f"--user {user}: a {type(recommender).__name__} has no user embeddings; leave it out.")
@@ -98,7 +99,7 @@ def recommend(
         exclude_seen=exclude_seen,
         allow=_read_ids(allow, known.dtype),
         deny=_read_ids(deny, known.dtype),
-        users=_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
+        users=parse_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
         progress=ConsoleProgress(errors) if histories else None,
         **recommender.decoding_options(decoding),
     )
@@ -142,20 +143,6 @@ def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Tabl
     return table
 
 
-def _ids(ids: Any, dtype: pl.DataType) -> list[Any]:
-    """Return ids from the command line in the type of the catalogue's ids."""
-    if not dtype.is_integer():
-        return [str(text) for text in ids]
-    return [_number(text) for text in ids]
-
-
-def _number(text: Any) -> Any:
-    try:
-        return int(text)
-    except ValueError:  # an unknown item
-        return text
-
-
 def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
     if path is None:
         return None
@@ -165,7 +152,7 @@ def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
         raise InputError(f"{path}: {error.strerror}; give a text file with one item id per line.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text; give a file with one item id per line.") from error
-    return _ids([line.rstrip("\r") for line in lines if line.strip()], dtype)
+    return parse_ids([line.rstrip("\r") for line in lines if line.strip()], dtype)
 
 
 def _split_history(history: str) -> list[str]:
@@ -179,4 +166,4 @@ def _read_histories(path: Path, columns: dict[str, str], dtype: pl.DataType) -> 
     table = checked_interactions(open_table(path, "histories", list(columns.values())), columns)
     log = table.engine.collect(table.frame.sort("timestamp", ROW))
     grouped = log.group_by("user", maintain_order=True).agg("item").sort("user")
-    return grouped["user"].to_list(), [_ids(row, dtype) for row in grouped["item"].to_list()]
+    return grouped["user"].to_list(), [parse_ids(row, dtype) for row in grouped["item"].to_list()]

@@ -1,5 +1,6 @@
 """Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -81,15 +82,15 @@ def _length_histogram(data: Dataset) -> Table:
     return table
 
 
-def epochs_table(history: list[dict[str, Any]], best: int) -> Table:
-    """Return the losses and metrics of every epoch; the best one is marked."""
-    table = Table("epoch", "loss", "Metric 1 R@10", "N@10", "Metric 2 R@10", title="Validation", title_justify="left")
-    for record in (record for record in history if "metric1.recall@10" in record):
-        values = [record[f"metric{n}"] for n in ("1.recall@10", "1.ndcg@10", "2.recall@10")]
-        style = "bold" if record["epoch"] == best else None
-        mark = " ← best" if record["epoch"] == best else ""
-        cells = (f"{record['epoch']}{mark}", f"{record['loss']:.3f}", *(f"{value:.4f}" for value in values))
-        table.add_row(*cells, style=style)
+def epochs_table(history: Sequence[dict[str, Any]], best: int) -> Table:
+    """Return the losses and the Recall and NDCG at 10 of every evaluated epoch; the best one is marked."""
+    columns = sorted({name for record in history for name in record if name.endswith(("recall@10", "ndcg@10"))})
+    table = Table("epoch", "loss", *columns, title="Validation", title_justify="left")
+    for record in (record for record in history if any(name in record for name in columns)):
+        is_best = record["epoch"] == best
+        values = (f"{record[name]:.4f}" if name in record else "–" for name in columns)
+        cells = (f"{record['epoch']}{' ← best' if is_best else ''}", f"{record['loss']:.3f}", *values)
+        table.add_row(*cells, style="bold" if is_best else None)
     return table
 
 

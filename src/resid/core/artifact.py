@@ -115,7 +115,7 @@ def read_artifact(folder: str | Path) -> Artifact:
             f"{folder}: format {version!r} is not supported, this version reads {FORMAT}; update resid or fit again."
         )
     parts = manifest.get("parts")
-    outside = isinstance(parts, dict) and any(Path(name).name != name for name in parts)
+    outside = isinstance(parts, dict) and any(Path(name).name != name or name in (".", "..") for name in parts)
     if digest != own or WEIGHTS not in sums or not isinstance(parts, dict) or outside:
         raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
     present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read

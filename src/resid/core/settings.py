@@ -45,7 +45,7 @@ def validated(cls: type[_C]) -> type[_C]:
         if unknown := [name for name in named if name not in names]:
             if new := renamed.get(unknown[0]):
                 raise InputError(f"the setting '{unknown[0]}' is now called '{new}'.")
-            available = f"; available settings: {', '.join(names)}" if names else ", and there are no others"
+            available = f"; available settings: {', '.join(names)}" if names else "; it has no settings"
             raise InputError(f"there is no setting '{unknown[0]}'{nearest(unknown[0], names)}{available}.")
         try:
             build(self, *values, **named)

@@ -5,7 +5,9 @@ the only hard check of the data before training.
 """
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -20,6 +22,7 @@ from resid.data.jsonl import read_jsonl
 from resid.data.prepare import prepare
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
+from resid.data.sources import Source, add_source
 from resid.data.tables import Table
 
 PUBLISHED = "resid-published"  # the processed data of the paper's authors, see `published`
@@ -224,3 +227,26 @@ def _read_metadata(
     frame = frame.drop_nulls(item).unique(item, keep="first", maintain_order=True)
     lazy = as_frame(frame.lazy()) if log.engine.name == "polars" else log.engine.upload(frame)
     return Table(lazy, str(path), log.engine, row_word="line", skipped_lines=skipped)
+
+
+def _compare(release: str) -> Callable[[str, Dataset], dict[str, dict[str, tuple[int, int]]]]:
+    def compare(name: str, data: Dataset) -> dict[str, dict[str, tuple[int, int]]]:
+        found = compare_with_paper(release, name, data)
+        return {"paper": found} if found else {}
+
+    return compare
+
+
+for _release in RELEASES:
+    add_source(
+        _release,
+        Source(
+            partial(prepare_amazon, _release),
+            options=(
+                *("keep", "k_core", "missing", "min_interactions", "max_length", "path_levels", "qualify_paths"),
+                *("category_root", "unseen_targets", "skip_bad_lines", "engine", "scratch"),
+            ),
+            reason="the columns of the Amazon files are known",
+            compare=_compare(_release),
+        ),
+    )

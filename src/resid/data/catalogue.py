@@ -121,3 +121,10 @@ class Catalogue:
 def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
     """Return the position of every id, -1 for an unknown id."""
     return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)
+
+
+def parse_ids(texts: Iterable[Any], dtype: pl.DataType) -> list[Any]:
+    """Return ids that were given as text as integers if the type is one; invalid integers stay text."""
+    if not dtype.is_integer():
+        return [str(text) for text in texts]
+    return [int(text) if str(text).strip().lstrip("-").isdecimal() else text for text in texts]

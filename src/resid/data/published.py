@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 
 from resid.core.errors import InputError, first_line
 from resid.core.progress import Progress, Silent
+from resid.data.amazon import PUBLISHED, compare_with_paper
 from resid.data.dataset import Dataset
 from resid.data.prepare import build_dataset
 from resid.data.readers import parquet_files
 from resid.data.rebuild import Integers, Rows, rebuild_histories
 from resid.data.settings import PrepareSettings
+from resid.data.sources import Source, add_source
 from resid.data.tables import typed
 
 _FIELDS = {"store_id": "store", "cate1_id": "cat1", "cate2_id": "cat2", "cate3_id": "cat3"}
@@ -178,7 +180,9 @@ def _read_rows(folder: Path, item_ids: Integers) -> Rows:
     for split, name in enumerate(_SPLITS):
         for path in _files(folder / name):
             part = _read(path, ("user_id", "history", "target", "timestamp"))
-            if not isinstance(part["history"].dtype, pl.List | pl.Array):
+            if isinstance(part["history"].dtype, pl.Array):
+                part = part.with_columns(pl.col("history").arr.to_list())
+            if not isinstance(part["history"].dtype, pl.List):
                 raise InputError(f"{path}, column 'history': must be a list of item ids, not {part['history'].dtype}.")
             part = part.with_columns(typed(part["timestamp"]))
             if not (part["timestamp"].dtype.is_numeric() or part["timestamp"].dtype.is_temporal()):
@@ -267,3 +271,23 @@ def _indices(ids: Integers, item_ids: Integers, row: Integers, path: Path, colum
             "download the files again."
         )
     return found.astype(np.int32)
+
+
+def _prepare(name: str, raw: Path, *, skip_bad_lines: bool = False, **options: Any) -> Dataset:
+    return prepare_published(name, raw, skip_bad_users=skip_bad_lines, **options)
+
+
+def _compare(name: str, data: Dataset) -> dict[str, dict[str, tuple[int, int]]]:
+    paper = compare_with_paper(PUBLISHED, name, data)
+    return ({"paper": paper} if paper else {}) | {"published": compare_with_published(data)}
+
+
+add_source(
+    PUBLISHED,
+    Source(
+        _prepare,
+        options=("max_length", "unseen_targets", "skip_bad_lines"),
+        reason="the data is already preprocessed",
+        compare=_compare,
+    ),
+)

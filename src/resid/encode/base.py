@@ -1,8 +1,8 @@
 """The base class of encoders, the E-stage."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -23,9 +23,15 @@ class Encoder(Part):
     ----------
     catalogue_ : Catalogue
         The items that it was fitted to.
+    history_ : list of dict
+        The training metrics of every epoch; empty if nothing was trained.
+    best_epoch_ : int
+        The epoch with the best weights; 0 if nothing was trained.
     """
 
     catalogue_: Catalogue
+    history_: Sequence[dict[str, Any]] = ()
+    best_epoch_: int = 0
 
     @abstractmethod
     def embed(self, data: Dataset) -> ItemEmbeddings:
@@ -47,6 +53,10 @@ class Encoder(Part):
             The item ids, and their embeddings with the columns of `embed`, shape (items, d).
         """
         raise InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
+
+    def metrics(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
+        """Return the quality of the embeddings on a split; empty for an encoder without such metrics."""
+        return {}
 
     @property
     def ranks_items(self) -> bool:

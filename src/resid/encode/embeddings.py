@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError
 
-_STAGE, _KIND = "embeddings", "item"
+_STAGE, _KIND, _VERSION = "embeddings", "item", 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +54,15 @@ class ItemEmbeddings:
     def save(self, folder: str | Path) -> None:
         """Write the embeddings to a folder atomically."""
         facts = {"columns": self.columns, "fingerprint": self.fingerprint}
-        write_artifact(folder, Artifact(_STAGE, _KIND, 1, facts=facts, arrays={"vectors": self.vectors}))
+        write_artifact(folder, Artifact(_STAGE, _KIND, _VERSION, facts=facts, arrays={"vectors": self.vectors}))
 
     @classmethod
     def load(cls, folder: str | Path) -> "ItemEmbeddings":
         """Read what `save` wrote, after verifying the checksums."""
         try:
             artifact = read_artifact(folder)
-            if artifact.stage != _STAGE:
-                raise InputError(f"this is a {artifact.stage}")
+            if artifact.stage != _STAGE or artifact.version > _VERSION:
+                raise InputError(f"this is a {artifact.stage} of version {artifact.version}")
             columns = {name: (first, last) for name, (first, last) in artifact.facts["columns"].items()}
             return cls(artifact.arrays["vectors"], columns, artifact.facts["fingerprint"])
         except (InputError, KeyError, ValueError) as error:

@@ -47,6 +47,7 @@ class ItemTableEncoder(Encoder):
         """Train the sequential model."""
         self.recommender_ = self.recommender_class(self.settings).fit(data, runtime=runtime)
         self.catalogue_ = self.recommender_.catalogue_
+        self.history_, self.best_epoch_ = self.recommender_.history_, self.recommender_.best_epoch_
         return self
 
     @torch.inference_mode()
@@ -95,6 +96,7 @@ class ItemTableEncoder(Encoder):
         recommender = cls.recommender_class.from_artifact(artifact.parts["recommender"])
         encoder = cls(recommender.settings)
         encoder.recommender_, encoder.catalogue_ = recommender, recommender.catalogue_
+        encoder.history_, encoder.best_epoch_ = recommender.history_, recommender.best_epoch_
         return encoder
 
 

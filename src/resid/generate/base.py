@@ -159,10 +159,15 @@ class Generator(TrainedRecommender[_S, _M]):
             "level_sizes": list(ids.level_sizes),
             "ids": ids.digest,
             "embeddings": _digest(vectors) if vectors is not None else None,
+            **self._configuration(),
         }
         self._train(data, configuration, runtime)
         self.fitted = True
         return self
+
+    def _configuration(self) -> dict[str, Any]:
+        """Return what else identifies the training of a subclass."""
+        return {}
 
     def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
         self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)

@@ -13,6 +13,7 @@ and a bias for items of the history. The weights are fitted on validation users 
 dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -20,14 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy import sparse
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.core.settings import validated
-from resid.data.batches import Batches, SequenceBatch, SequenceBatches
+from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
@@ -47,9 +47,12 @@ from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 from resid.sequential.settings import TransformerSettings
 
+log = logging.getLogger(__name__)
+
 _COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_SCORES = 40_000_000  # users times items from which the weights are fitted
-_EXACT_SCORES = 20_000_000  # users times items that are scored at a time
+_MAX_BLEND_USERS = 5_000
+_CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 Score = Literal["item", "encoder", "cooccurrence"]
 
@@ -176,6 +179,11 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     settings_class = JointSettings
     blend_: Blend
 
+    @property
+    def required_parts(self) -> tuple[str, ...]:
+        """The encoder, if its score is blended."""
+        return ("encoder",) if self.blend_.weights.get("encoder") else ()
+
     def fit(
         self,
         data: Dataset,
@@ -202,11 +210,15 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
         self.blend_ = Blend({"codes": 1.0})
         super().fit(data, ids, embeddings, runtime=runtime)
-        if self._encoder is not None:
-            self.parts_ = {"encoder": self._encoder}
+        self.fitted = False  # until the blend is there
+        self.parts_ = {"encoder": self._encoder} if self._encoder is not None else {}
         self._vectors = {}
         self.blend_ = self._fit_blend(data.validation)
+        self.fitted = True
         return self
+
+    def _configuration(self) -> dict[str, Any]:
+        return {"encoder": self._encoder.digest if self._encoder is not None else None}
 
     def _network(
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
@@ -218,24 +230,37 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
                 if name in tables and tables[name].shape == table.weight.shape:
                     table.weight.copy_(torch.as_tensor(tables[name]))
+                elif name in tables:
+                    log.warning(
+                        "the table of '%s' does not start from the encoder: its shape is %s there and %s here",
+                        *(name, tables[name].shape, tuple(table.weight.shape)),
+                    )
         return model
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         return whole_histories(data, self.settings)
 
+    @torch.inference_mode()
     def _validate(self, users: Split) -> dict[str, float]:
         """Return the metrics of the item score with seen items dropped: the bias of seen items is fitted afterwards."""
         self._vectors = {}
-        ranks = []
-        for batch in Batches(users, BATCH_USERS, shuffle=False):
+        ranks = np.empty(len(users), dtype=np.int64)
+        for batch in Batches(users, self._chunk(len(self.catalogue_)), shuffle=False):
             histories = self._recent(batch.histories)
             targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
             queries = self.model_.trunk.scale_queries(self.model_.encode_histories(histories))
             scores = self._dot_products("item", queries, None)
-            above = scores > scores.gather(1, targets)
-            everything = torch.arange(scores.shape[1], device=histories.device).expand_as(scores)
-            ranks.append((above & ~seen_items(histories, everything)).sum(dim=1).cpu().numpy())
-        return ranking_metrics(np.concatenate(ranks))
+            own, index = scores.gather(1, targets), torch.arange(scores.shape[1], device=histories.device)
+            above = (scores > own) | ((scores == own) & (index < targets))
+            ranks[batch.index] = (above & ~_seen(histories, scores.shape[1])).sum(dim=1).cpu().numpy()
+        return ranking_metrics(ranks)
+
+    def _chunk(self, n_items: int) -> int:
+        """Return how many users are processed at a time if all items are scored."""
+        widest = max(
+            n_items, *(len(level) * self.settings.ffn_width // 4 for level in self._full_tree[0].levels[:-1]), 1
+        )
+        return int(np.clip(_CHUNK_SCORES // widest, 1, BATCH_USERS))
 
     @torch.inference_mode()
     def top(
@@ -254,38 +279,44 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         tree, numbers = self._tree(allowed)
         more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
         width = len(numbers) if exact else max(more, beam_size or self.settings.beam_size)
-        step = max(1, _EXACT_SCORES // len(numbers)) if exact else len(histories)
+        step = self._chunk(len(numbers)) if exact else len(histories)
         parts = []
         for first in range(0, len(histories), step):
             some = histories[first : first + step]
             recent = self._recent(some)
             memory = self.model_.encode_histories(recent)
             if exact:
-                items, codes = self._all_items(tree, recent, memory)
+                items, blended = self._score_all(tree, numbers, recent, memory)
             else:
                 beams = beam_search(self.model_, recent, tree, width, constrained=constrained, memory=memory)
-                items, codes = (torch.from_numpy(part).to(recent.device) for part in beam_items(beams, tree, width))
-            items = torch.where(items >= 0, torch.from_numpy(numbers).to(recent.device)[items], -1)
-            blended = self._blended(some, recent, memory, items, codes)
+                found, codes = beam_items(beams, tree, width)
+                items = torch.from_numpy(np.where(found >= 0, numbers[found], -1)).to(recent.device)
+                blended = self._blend_some(recent, memory, items, torch.from_numpy(codes).to(recent.device))
             best, place = blended.topk(min(more, blended.shape[1]), dim=1)
-            found = items.gather(1, place).masked_fill(best == -torch.inf, -1)
-            parts.append((_padded(found, more, -1), _padded(best, more, -np.inf)))
+            chosen = items.gather(1, place).masked_fill(best == -torch.inf, -1)
+            parts.append((_padded(chosen, more, -1), _padded(best, more, -np.inf)))
         items_found = np.concatenate([items for items, _ in parts])
         scores = np.concatenate([scores for _, scores in parts]).astype(np.float32)
         return without_seen(items_found, scores, histories, k) if exclude_seen else (items_found, scores)
 
-    def _all_items(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all items of a tree and the log-probabilities of their codes, each of shape (users, items)."""
-        nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
-        codes = score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
-        return torch.arange(len(nodes), device=recent.device).expand_as(codes), codes
+    def _score_all(self, tree: PrefixTree, numbers: Indices, recent: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the items of a tree, whose indices are `numbers`, and their blended scores, shape (users, items)."""
+        items = torch.from_numpy(numbers).to(recent.device)
+        scores = self._scores(recent, memory, None, self._code_scores(tree, recent, memory))
+        scores = {name: values if name == "codes" else values[:, items] for name, values in scores.items()}
+        seen = _seen(recent, len(self.catalogue_))[:, items]
+        return items.expand(len(recent), -1), self.blend_.combine(scores, seen)
 
-    def _blended(self, histories: Indices, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
+    def _blend_some(self, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
         """Return the blended scores of items, -1 for none, shape (users, n); `codes` are their log-probabilities."""
         known = items.clamp_min(0)
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
-        seen = seen_items(torch.from_numpy(np.asarray(histories)).to(items.device), known)
-        return self.blend_.combine(scores, seen).masked_fill(items < 0, -torch.inf)
+        return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
+
+    def _code_scores(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> Tensor:
+        """Return the log-probabilities of the codes of a tree's items, shape (users, items)."""
+        nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
+        return score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
 
     def _scores(self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor) -> dict[str, Tensor]:
         """Return the available scores by name, each of shape (users, n); of all items if `items` is None."""
@@ -293,7 +324,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if "item" in self.settings.scores:
             scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory), items)
         if "encoder" in self.settings.scores and self._encoder is not None and self._encoder.ranks_items:
-            scores["encoder"] = self._dot_products("encoder", self._encoder.queries(recent), items)
+            scores["encoder"] = self._dot_products("encoder", self._encoder.queries(recent).to(recent.device), items)
         if self._cooccurrence is not None:
             scores["cooccurrence"] = self._cooccurrences(self._cooccurrence, recent, items)
         return scores
@@ -310,7 +341,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found = self._vectors.get(name)
         if found is None:
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
-            found = fill_unseen(source.candidates().detach(), self.ids_, self.catalogue_.counts)
+            vectors = source.candidates().detach().to(self.model_.codes.device)
+            found = fill_unseen(vectors, self.ids_, self.catalogue_.counts)
             self._vectors[name] = found
         return found
 
@@ -326,30 +358,26 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
-        n_users = int(np.clip(_BLEND_SCORES // len(self.catalogue_), 200, 5_000))
+        n_items = len(self.catalogue_)
+        users = validation.sample(max(1, min(_MAX_BLEND_USERS, _BLEND_SCORES // n_items)))
         tree, numbers = self._full_tree
         order = torch.from_numpy(np.argsort(numbers))  # of the tree's items, by item index
-        parts: dict[str, list[Tensor]] = {}
-        seen, targets = [], []
-        for batch in Batches(validation.unbounded.sample(n_users), BATCH_USERS, shuffle=False):
+        scores: dict[str, Tensor] = {}
+        seen, targets = torch.empty(len(users), n_items, dtype=torch.bool), torch.from_numpy(users.targets).long()
+        for batch in Batches(users, self._chunk(n_items), shuffle=False):
             recent = self._recent(batch.histories)
             memory = self.model_.encode_histories(recent)
-            codes = self._all_items(tree, recent, memory)[1][:, order.to(recent.device)]
+            codes = self._code_scores(tree, recent, memory)[:, order.to(recent.device)]
             for name, values in self._scores(recent, memory, None, codes).items():
-                parts.setdefault(name, []).append(values.cpu())
-            everything = torch.arange(codes.shape[1]).expand(len(codes), -1)
-            seen.append(seen_items(torch.from_numpy(batch.histories), everything))
-            targets.append(torch.from_numpy(batch.targets))
-        return fit_blend(
-            {name: torch.cat(values) for name, values in parts.items()}, torch.cat(seen), torch.cat(targets)
-        )
+                scores.setdefault(name, torch.empty(len(users), n_items))[batch.index] = values.cpu()
+            seen[batch.index] = _seen(recent, n_items).cpu()
+        return fit_blend(scores, seen, targets)
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         arrays = {"field_codes": self._field_codes, **content["arrays"]}
         if self._cooccurrence is not None:
-            matrix = self._cooccurrence.similarity_
-            arrays |= {f"cooccurrence.{name}": getattr(matrix, name) for name in ("data", "indices", "indptr")}
+            arrays |= {f"cooccurrence.{name}": array for name, array in self._cooccurrence.arrays().items()}
         facts = {**content["facts"], "blend": self.blend_.to_dict(), "field_sizes": self._field_sizes}
         return {**content, "facts": facts, "arrays": arrays}
 
@@ -357,12 +385,9 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._field_codes, self._field_sizes = artifact.arrays["field_codes"], artifact.facts["field_sizes"]
         self._encoder, self._cooccurrence, self._vectors = None, None, {}
         self.blend_ = Blend.from_dict(artifact.facts["blend"])
-        if "cooccurrence.data" in artifact.arrays:
-            arrays = tuple(artifact.arrays[f"cooccurrence.{name}"] for name in ("data", "indices", "indptr"))
-            model = CoOccurrence()
-            model.catalogue_ = catalogue
-            model.similarity_ = sparse.csr_array(arrays, shape=(len(catalogue), len(catalogue)))
-            self._cooccurrence = model
+        prefix = "cooccurrence."
+        if counts := {k.removeprefix(prefix): v for k, v in artifact.arrays.items() if k.startswith(prefix)}:
+            self._cooccurrence = CoOccurrence.from_arrays(counts, catalogue)
         super()._restore(artifact, catalogue)
 
     @classmethod
@@ -397,6 +422,13 @@ def fill_unseen(vectors: Tensor, ids: SemanticIds, counts: NDArray[np.int64]) ->
         filled[ready] = sums[nodes[ready]] / sizes[nodes[ready], None]
         unknown = unknown & ~ready.cpu().numpy()
     return filled
+
+
+def _seen(histories: Tensor, n_items: int) -> Tensor:
+    """Return which items are in each history, boolean, shape (users, n_items)."""
+    seen = torch.zeros(len(histories), n_items + 1, dtype=torch.bool, device=histories.device)
+    seen.scatter_(1, torch.where(histories == PADDING, n_items, histories), True)
+    return seen[:, :n_items]
 
 
 def _padded(values: Tensor, width: int, fill: float) -> NDArray[Any]:

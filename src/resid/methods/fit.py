@@ -44,7 +44,7 @@ def fit(
         data = Dataset.load(data, verify=True)
     require_dataset(data)
     if not isinstance(changes, Mapping | None):
-        raise InputError(f"changes is a mapping from names to values, as {{'encoder.epochs': 20}}, not {changes!r}.")
+        raise InputError(f"'changes' must be a mapping such as {{'encoder.epochs': 20}}, not {changes!r}.")
     made = Recipe.read(recipe).replace(changes or {})
     made.check(data)
     with Run.open(folder, data, runtime) as run:

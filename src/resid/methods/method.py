@@ -52,8 +52,11 @@ def find_method(name: Any, sections: tuple[str, ...]) -> Method:
         found = [known for known in _METHODS.values() if set(known.sections) == set(sections)]
         if len(found) == 1:
             return found[0]
+        if found:
+            known = " or ".join(f'method = "{each.name}"' for each in found)
+            raise InputError(f"several methods have the sections {', '.join(sections)}; add {known}.")
         shapes = " or ".join(" + ".join(known.sections) for known in _METHODS.values())
-        raise InputError(f"a recipe has the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
+        raise InputError(f"a recipe must have the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
     if name not in _METHODS:
         known = ", ".join(_METHODS)
         raise InputError(f"there is no method '{name}'{nearest(str(name), _METHODS)}; available methods: {known}.")

@@ -137,10 +137,12 @@ class Recipe:
         for spec in self.parts.values():
             spec.create().check(data)
 
-    def toml(self) -> str:
-        """Return the recipe with all settings; those that are None are left out, as TOML cannot represent them."""
+    def toml(self, *sections: str) -> str:
+        """Return the recipe, or some of its sections, with all settings; those that are None are left out."""
         lines = [f"description = {_toml_value(self.description)}", f"method = {_toml_value(self.method.name)}"]
         for section, spec in self.parts.items():
+            if sections and section not in sections:
+                continue
             lines += ["", f"[{section}]", f"kind = {_toml_value(spec.kind)}"]
             lines += [f"{key} = {_toml_value(v)}" for key, v in spec.settings.to_dict().items() if v is not None]
         return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Encoder → quantizer → generator: ReSID, its ablations, and every method with one code per item, as TIGER."""
+"""Encoder → quantizer → generator: ReSID, its ablations, and methods with one semantic ID per item, such as TIGER."""
 
 from collections.abc import Mapping
 from typing import Any, cast

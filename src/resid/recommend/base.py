@@ -90,6 +90,11 @@ class Recommender(Part):
         """
 
     @property
+    def required_parts(self) -> tuple[str, ...]:
+        """The names of the parts without which the rankings would change."""
+        return ()
+
+    @property
     def semantic_ids(self) -> pl.DataFrame:
         """The semantic IDs of all items: a table with the columns item, c1, c2 and so on."""
         if self.ids_ is None:
@@ -251,11 +256,12 @@ class Recommender(Part):
         folder
             The folder; a model that is there already is replaced.
         parts
-            Include the encoder and the quantizer, which give IDs to new items.
+            Include the encoder and the quantizer, which give IDs to new items; otherwise only the `required_parts`.
         """
         self._require_fit()
         artifact = self.to_artifact()
-        write_artifact(folder, artifact if parts else Artifact(**vars(artifact) | {"parts": {}}))
+        kept = {name: part for name, part in artifact.parts.items() if parts or name in self.required_parts}
+        write_artifact(folder, Artifact(**vars(artifact) | {"parts": kept}))
 
     def to_artifact(self) -> Artifact:
         """Return the fitted recommender, its catalogue and its parts as plain data."""
@@ -307,5 +313,5 @@ class Recommender(Part):
         common = {*signature(Recommender.top).parameters, "users"}
         known = [name for name in signature(self.top).parameters if name not in common]
         if unknown := [name for name in options if name not in known]:
-            available = f"; available options: {', '.join(known)}" if known else ", and no others"
+            available = f"; available options: {', '.join(known)}" if known else "; it has no options"
             raise InputError(f"a {type(self).__name__} has no option '{unknown[0]}'{available}.")

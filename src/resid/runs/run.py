@@ -26,9 +26,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import polars as pl
+
 from resid.core.artifact import MANIFEST
 from resid.core.errors import InputError, as_path
-from resid.core.files import refuse_file, refuse_foreign_folder, write_text
+from resid.core.files import atomic_file, refuse_file, refuse_foreign_folder, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
@@ -106,12 +108,17 @@ class Run:
         with ExitStack() as stack:
             place = folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory())
             place = as_path(_broadcast(runtime, str(place) if folder is None else place))
-            _refuse_foreign(place, data)
-            if runtime.is_first:
-                stack.enter_context(exclusive(place))
-            run = cls(place, data, runtime)
-            run._write_record()
-            yield run
+            problem = None
+            if runtime.is_first:  # alone, as the others would see files that it is writing
+                try:
+                    _refuse_foreign(place, data)
+                    stack.enter_context(exclusive(place))
+                    cls(place, data, runtime)._write_record()
+                except InputError as error:
+                    problem = str(error)
+            if problem := _broadcast(runtime, problem):
+                raise InputError(problem)
+            yield cls(place, data, runtime)
             _barrier(runtime)  # a temporary folder is removed when all processes are done with it
 
     def stage(self, name: str, spec: PartSpec, *inputs: Input | None) -> Part:
@@ -128,7 +135,7 @@ class Run:
         inputs
             What its `fit` takes, None for an optional input that is missing; their digests are part of the key.
         """
-        key = _key(spec, inputs)
+        key = _broadcast(self.runtime, _key(spec, inputs))  # of the first process, as others may differ in the last bit
         self.stages[name] = f"{name}/{key}"
         folder = self.folder / name / key
         part = self._load(name, spec, folder / _PART)
@@ -143,10 +150,13 @@ class Run:
         """Return the part in a folder; None, with a message, if there is none or it is damaged."""
         if not _broadcast(self.runtime, folder.exists()):
             return None
+        part, problem = None, ""
         try:
             part = Part.load(folder)
         except InputError as error:
-            self.runtime.progress.step(f"{name.capitalize()}: {error} Fitting again")
+            problem = str(error).rstrip(".")
+        if not _all_have(self.runtime, part is not None):
+            self.runtime.progress.step(f"{name.capitalize()}: the saved part is damaged ({problem}); fitting it again")
             return None
         self.runtime.progress.step(f"{name.capitalize()}: reusing {spec.kind} from {folder.parent}")
         return part
@@ -155,7 +165,7 @@ class Run:
         part, runtime = spec.create(), replace(self.runtime, folder=folder / _TRAINING)
         alone = runtime.n_processes > 1 and not part.distributed
         if not alone or runtime.is_first:
-            part = part.fit_part(*inputs, runtime=replace(runtime, fabric=None) if alone else runtime)
+            part = part.fit_part(*inputs, runtime=replace(runtime, fabric=_one_device(runtime)) if alone else runtime)
         if runtime.is_first:
             if (folder / _PART).exists():  # damaged, as `_load` said
                 shutil.rmtree(folder / _PART)
@@ -234,6 +244,47 @@ def load_stage(folder: str | Path, stage: str) -> Part | None:
     return Part.load(Path(folder) / stages[stage] / _PART) if stage in stages else None
 
 
+def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
+    """Load the Dataset of a run or model: the given one, or the one that the run records."""
+    record = read_run(folder)
+    known = record.data if record else None
+    if data is None and known is None:
+        raise InputError(f"{folder}: the Dataset of this model is unknown; give it with --data.")
+    if data is None and not Path(str(known)).exists():
+        raise InputError(f"{known}: the Dataset of {folder} is missing; give it with --data.")
+    return Dataset.load(data or Path(str(known)), verify=True)
+
+
+def write_evaluation(
+    folder: str | Path, name: str, metrics: Mapping[str, Any], ranks: pl.DataFrame, out: Path | None = None
+) -> Path | None:
+    """Write the metrics and ranks of a model; those of the same name are replaced.
+
+    Parameters
+    ----------
+    folder
+        The run's folder, or a saved model.
+    name
+        Of the files: the split, and how it was decoded.
+    metrics, ranks
+        What was measured, and one row per user.
+    out
+        Where to write; by default to the run's folder. Nothing is written for a saved model without it.
+
+    Returns
+    -------
+    Path or None
+        The files without their suffix.
+    """
+    place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
+    if place is None:
+        return None
+    with atomic_file(place / f"{name}.parquet") as partial:
+        ranks.write_parquet(partial)
+    write_text(place / f"{name}.json", json.dumps(metrics, indent=1) + "\n")
+    return place / name
+
+
 def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
     content: list[Any] = [
         spec.stage,
@@ -277,6 +328,24 @@ def _belongs(path: Path) -> bool:
 def _broadcast(runtime: Runtime, value: Any) -> Any:
     """Return the value of the first process."""
     return runtime.fabric.broadcast(value) if runtime.fabric is not None and runtime.n_processes > 1 else value
+
+
+def _all_have(runtime: Runtime, value: bool) -> bool:
+    """Return whether a value is true in all processes."""
+    if runtime.fabric is None or runtime.n_processes == 1:
+        return value
+    import torch
+
+    return bool(torch.as_tensor(runtime.fabric.all_reduce(torch.tensor(float(value)), reduce_op="min")))
+
+
+def _one_device(runtime: Runtime) -> Any:
+    """Return a fabric with the device of this process alone."""
+    from lightning_fabric import Fabric
+
+    device = runtime.fabric.device if runtime.fabric is not None else None
+    kind = device.type if device is not None else "cpu"
+    return Fabric(accelerator=kind, devices=[device.index or 0] if device is not None and kind != "cpu" else 1)
 
 
 def _barrier(runtime: Runtime) -> None:

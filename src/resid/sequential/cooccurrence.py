@@ -1,5 +1,6 @@
 """CoOccurrence: items that share histories with the last items. The floor: a model below it is not trained well yet."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.core.settings import Settings, validated
+from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import in_training
 from resid.recommend.base import Recommender
@@ -107,14 +109,25 @@ class CoOccurrence(Recommender):
         shape = (len(histories), len(self.catalogue_))
         return sparse.csr_array((weights[rows, columns], (rows, recent[rows, columns])), shape=shape)
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the counts as arrays; `from_arrays` restores the model."""
+        return {name: getattr(self.similarity_, name) for name in ("data", "indices", "indptr")}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], catalogue: Catalogue, settings: CoOccurrenceSettings | None = None
+    ) -> Self:
+        """Restore a model from its arrays."""
+        model = cls(settings)
+        parts = tuple(arrays[name] for name in ("data", "indices", "indptr"))
+        model.catalogue_, model.fitted = catalogue, True
+        model.similarity_ = sparse.csr_array(parts, shape=(len(catalogue), len(catalogue)))
+        return model
+
     def _pack(self) -> dict[str, Any]:
-        return {"arrays": {name: getattr(self.similarity_, name) for name in ("data", "indices", "indptr")}}
+        return {"arrays": self.arrays()}
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        model = cls(CoOccurrenceSettings(**artifact.facts["settings"]))
-        model.catalogue_ = cls._catalogue(artifact)
-        n_items = len(model.catalogue_)
-        arrays = tuple(artifact.arrays[name] for name in ("data", "indices", "indptr"))
-        model.similarity_ = sparse.csr_array(arrays, shape=(n_items, n_items))
-        return model
+        settings = CoOccurrenceSettings(**artifact.facts["settings"])
+        return cls.from_arrays(artifact.arrays, cls._catalogue(artifact), settings)

@@ -30,7 +30,7 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
         )
     cores = os.cpu_count() or 1
     if accelerator == "cpu" and devices > cores:
-        raise InputError(f"there are {cores} cores, so --devices cannot be {devices}.")
+        raise InputError(f"this machine has {cores} cores; use at most {cores} devices, not {devices}.")
     started = int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))
     strategy = "ddp" if started * nodes > 1 else "auto"
