@@ -190,3 +190,14 @@ def test_scale_invariance_and_first_level(found):
                 assert other[name] == (value if value is None else pytest.approx(value, abs=1e-4))
     assert found["levels"][0]["ambiguity"] == pytest.approx(0, abs=1e-9)
     assert found["levels"][0]["step_ambiguity"] == pytest.approx(0, abs=1e-9)
+
+
+def test_levels_after_all_items_are_distinct():
+    """As in IDs that are deduplicated although a level before made them unique."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(12, 4))
+    codes = np.column_stack([np.arange(12) // 4, np.arange(12) % 4, np.zeros(12, dtype=int), np.arange(12) % 2])
+    levels = id_quality(SemanticIds(codes), vectors)["levels"]
+    assert [level["distortion"] for level in levels[1:]] == [0, 0, 0]
+    assert levels[0] == id_quality(SemanticIds(codes[:, :2]), vectors)["levels"][0]
+    assert "cosine" not in levels[3]

@@ -56,8 +56,8 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
         return
     if best:
         output.print(
-            f"Best epoch {best['epoch']} of {len(model.history_)}: validation R@10 {best['recall@10']:.4f}, "
-            f"N@10 {best['ndcg@10']:.4f}",
+            f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
+            f"N@10 {best['ndcg@10']:.4f} on validation users during training",
             highlight=False,
         )
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)

@@ -55,7 +55,9 @@ class Training:
     def runtime(self) -> Runtime:
         """Start the devices; only the first process shows progress."""
         from resid.train import open_fabric
+        from resid.train.trackers import check_trackers
 
+        check_trackers(names(self.track))
         fabric = open_fabric(self.accelerator, self.devices, self.precision)
         progress = ConsoleProgress(errors) if fabric.global_rank == 0 else Silent()
         return Runtime(fabric=fabric, trackers=names(self.track), progress=progress)

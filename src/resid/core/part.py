@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError
 from resid.core.registry import find_part, kinds
+from resid.core.runtime import Runtime
 from resid.core.settings import Settings
 
 
@@ -64,7 +65,7 @@ class Part(ABC):
     def fit(self, *inputs: Any, **options: Any) -> Self:
         """Fit the part; a subclass names its inputs. All take ``runtime``, see `resid.core.runtime.Runtime`."""
 
-    def fit_part(self, *inputs: Any, runtime: Any = None) -> Self:
+    def fit_part(self, *inputs: Any, runtime: Runtime | None = None) -> Self:
         """Fit the part as a stage of a run; a part may translate the errors of its `fit`."""
         return self.fit(*inputs, runtime=runtime)
 

@@ -72,7 +72,7 @@ class Evaluation:
     data : Dataset
     split : str
     k : int
-        Ranks from 0 to k - 1 are told apart.
+        Targets that are not among the k best items count as not found.
     kept, dropped : ndarray of int64, shape (users,)
         Rank of the target, counted from 0, with the items of the history kept in the ranking and dropped from it; `NOT_FOUND`
         beyond k.

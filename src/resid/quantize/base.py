@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError, first_line
 from resid.core.part import Part
+from resid.core.runtime import Runtime
 from resid.core.settings import Settings, settings_of_estimator
 from resid.data.dataset import Dataset
 from resid.quantize.ids import SemanticIds
@@ -67,7 +68,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         except ValueError as error:
             raise InputError(f"[{self.stage}] {error}") from error
 
-    def fit_part(self, *inputs: Any, runtime: Any = None) -> Self:
+    def fit_part(self, *inputs: Any, runtime: Runtime | None = None) -> Self:
         """Fit the quantizer; invalid vectors are an `InputError`."""
         try:
             return self.fit(*inputs, runtime=runtime)

@@ -153,9 +153,11 @@ def _distortions(ids: SemanticIds, vectors: NDArray[Any]) -> list[dict[str, Any]
         means = above if alone else _group_sums(nodes, vectors, len(counts)) / counts[:, None] - center
         left = 0.0 if alone else 1 - _between(counts[:, None] * means, counts) / total
         by_code = _group_sums(codes, vectors, size) - of_code[:, None] * center
-        under = scipy.sparse.csr_matrix((np.ones(items), (codes, parents)), shape=(size, len(above)))
         code_explains = _between(by_code, of_code) / total
-        step_explains = _between(by_code - under @ above, of_code) / total if above_left > _NOTHING else 0.0
+        step_explains = 0.0
+        if above_left > _NOTHING:  # otherwise prefixes identify the items, and there are no steps
+            under = scipy.sparse.csr_matrix((np.ones(items), (codes, parents)), shape=(size, len(above)))
+            step_explains = _between(by_code - under @ above, of_code) / total
         # Sums of squares with their degrees of freedom: every estimated mean takes one.
         given_all = (left, items - len(counts))
         given_code = (1 - code_explains, items - int(np.count_nonzero(of_code)))

@@ -184,7 +184,7 @@ class Recommender(Part):
         windows
             Histories and targets.
         k
-            The number of ranks that are told apart.
+            Number of items in the ranking.
         whole
             Exclude all items of a history in `dropped`; otherwise only the items that are read, which is cheaper for long
             histories.

@@ -56,7 +56,7 @@ class CoOccurrence(Recommender):
         self.settings = settings or CoOccurrenceSettings()
 
     def fit(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
-        """Count the training histories that contain two items together."""
+        """Count the training histories that contain two items together; evaluation targets moved to training are left out."""
         require_dataset(data)
         self.catalogue_ = data.catalogue
         training = in_training(data.sequence, data.offsets)

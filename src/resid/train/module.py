@@ -40,7 +40,7 @@ class TrainableModule(nn.Module):
         raise NotImplementedError
 
     def batch_weight(self, batch: Any) -> float:
-        """Return what the losses of a batch are means over, by which several processes weigh their shares: its targets."""
+        """Return the number of targets that the losses of a batch are averaged over; processes weight their shares by it."""
         return float(batch.weight)
 
     def parameter_groups(self) -> list[ParameterGroup]:

@@ -116,8 +116,7 @@ def open_trackers(
     continued
         Whether the run is resumed, so that its record continues.
     """
-    if unknown := [name for name in names if name not in TRACKERS]:
-        raise InputError(f"there is no tracker '{unknown[0]}'; available trackers: {', '.join(TRACKERS)}.")
+    check_trackers(names)
     opened: list[Tracker] = []
     for name in names:
         try:
@@ -127,6 +126,12 @@ def open_trackers(
         except Exception as error:  # each tracker has its own error classes, for example for an unreachable server
             raise InputError(f"the tracker '{name}' cannot be used: {first_line(error)}.") from error
     return opened
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise an `InputError` for a name that is not a tracker."""
+    if unknown := [name for name in names if name not in TRACKERS]:
+        raise InputError(f"there is no tracker '{unknown[0]}'; available trackers: {', '.join(TRACKERS)}.")
 
 
 def _import(module: str) -> Any:
