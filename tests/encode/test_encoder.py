@@ -28,7 +28,9 @@ from resid.quantize import GAOQ
 from resid.sequential import BERT4RecSettings, SASRecSettings
 from tests.encode.contract import EncoderContract
 
-SMALL = FamaeSettings(width=32, ffn_width=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0)
+SMALL = FamaeSettings(
+    width=32, ffn_width=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0, evaluate_every=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -282,9 +284,10 @@ class TestSaving:
 
 
 def test_an_interrupted_run_ends_with_the_same_vectors(data, tmp_path, monkeypatch):
-    """With sampled negatives, hence sparse tables, and both kinds of masking."""
-    for masking in ("last", "random"):
-        settings = SMALL.replace(epochs=2, full_softmax_limit=20, masking=masking)
+    """With sampled negatives, hence sparse tables, in one pass, in windows, and with random masks."""
+    windows = {"attention": "bidirectional"}
+    for masking, form in (("last", {}), ("last", windows), ("random", windows)):
+        settings = SMALL.replace(epochs=2, full_softmax_limit=20, masking=masking, **form)
         whole = FAMAE(settings).fit(data).embed(data).vectors
         forward, steps = FamaeModel.forward, iter(range(100))
 
@@ -296,8 +299,10 @@ def test_an_interrupted_run_ends_with_the_same_vectors(data, tmp_path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(FamaeModel, "forward", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                FAMAE(settings).fit(data, runtime=Runtime(tmp_path / masking))
-        assert np.array_equal(FAMAE(settings).fit(data, runtime=Runtime(tmp_path / masking)).embed(data).vectors, whole)
+                FAMAE(settings).fit(data, runtime=Runtime(tmp_path / f"{masking}-{len(form)}"))
+        assert np.array_equal(
+            FAMAE(settings).fit(data, runtime=Runtime(tmp_path / f"{masking}-{len(form)}")).embed(data).vectors, whole
+        )
 
 
 def test_attention(data, fitted):

@@ -8,10 +8,12 @@ from benchmarks.plain_famae import PlainFamae
 from torch import nn
 
 from resid import Dataset
-from resid.data import Batches
+from resid.core.errors import InputError
+from resid.data import Batches, SequenceBatches
 from resid.encode import FamaeModel, FamaeSettings
 
 WIDTH = 16
+FORMS = ["bidirectional", "causal"]
 
 
 @pytest.fixture(scope="module")
@@ -59,26 +61,73 @@ class TestMasks:
         assert (counts / counts.sum()).tolist() == pytest.approx([0.1] * 10, abs=0.01)
 
 
+@pytest.mark.parametrize("form", FORMS)
 class TestLeaks:
-    def test_masked_values_do_not_reach_the_hidden_state(self, data, batch):
-        model = make(data)
+    def test_masked_values_do_not_reach_the_hidden_state(self, data, batch, form):
+        model = make(data, attention=form)
         histories, targets, masked = inputs(model, batch)
         other = torch.where(masked, torch.zeros_like(targets), targets)
         assert torch.equal(model.hidden(histories, targets, masked), model.hidden(histories, other, masked))
         visible = torch.where(masked, targets, (targets + 1) % torch.tensor(model.field_sizes))
         assert not torch.allclose(model.hidden(histories, targets, masked), model.hidden(histories, visible, masked))
 
-    def test_padding_does_not_matter(self, data, batch):
-        model = make(data)
+    def test_padding_does_not_matter(self, data, batch, form):
+        model = make(data, attention=form)
         histories, targets, masked = inputs(model, batch)
         padded = f.pad(histories, (9, 0), value=-1)
         torch.testing.assert_close(model.hidden(padded, targets, masked), model.hidden(histories, targets, masked))
 
-    def test_a_window_does_not_see_the_others_of_its_batch(self, data, batch):
-        model = make(data)
+    def test_a_window_does_not_see_the_others_of_its_batch(self, data, batch, form):
+        model = make(data, attention=form)
         histories, targets, masked = inputs(model, batch)
         alone = model.hidden(histories[3:4], targets[3:4], masked[3:4])
         torch.testing.assert_close(model.hidden(histories, targets, masked)[3:4], alone)
+
+
+class TestOnePass:
+    """All targets of a history in one pass, against one window per target."""
+
+    def test_equals_one_window_per_target(self, data):
+        model = make(data)
+        longest = data.settings.max_length
+        pieces = next(iter(SequenceBatches(data.train, 200, longest, stride=4, count_targets=True, seed=1)))
+        items, trained = torch.from_numpy(pieces.items), torch.from_numpy(pieces.are_targets)
+        masked = model.draw_masks(trained.numel(), torch.Generator().manual_seed(0)).view(*trained.shape, -1)
+        targets = model.codes[items[:, 1:].clamp_min(0)]
+        none = [None] * model.n_fields
+
+        found = model.hidden_in_one_pass(items, masked)[trained]
+        model.loss(found, targets[trained], masked[trained], none)["loss"].backward()
+        gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        model.zero_grad()
+        windows = []
+        for row, place in trained.nonzero().tolist():
+            windows.append(
+                model.hidden(items[row : row + 1, : place + 1], targets[row, place][None], masked[row, place][None])
+            )
+        expected = torch.cat(windows)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+        model.loss(expected, targets[trained], masked[trained], none)["loss"].backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(
+                gradients[name], parameter.grad, atol=1e-5, rtol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+    def test_a_target_sees_neither_itself_nor_what_follows(self, data):
+        model = make(data)
+        pieces = next(iter(SequenceBatches(data.train, 200, data.settings.max_length, count_targets=True, seed=1)))
+        items = torch.from_numpy(pieces.items)
+        masked = torch.ones(*items[:, 1:].shape, model.n_fields, dtype=torch.bool)
+        before = model.hidden_in_one_pass(items, masked)
+        changed = items.clone()
+        changed[:, 3:] = torch.where(items[:, 3:] >= 0, (items[:, 3:] + 1) % data.n_items, items[:, 3:])
+        after = model.hidden_in_one_pass(changed, masked)
+        assert torch.equal(after[:, :3], before[:, :3])  # the targets up to the first item that changed
+        assert not torch.allclose(after[:, 3:], before[:, 3:])
+
+    def test_random_masking_needs_windows(self):
+        with pytest.raises(InputError, match="needs attention"):
+            FamaeSettings(masking="random")
 
 
 def slow_loss(model, hidden, targets, masked, negatives):
@@ -137,7 +186,7 @@ class TestLoss:
 
 
 def test_the_plain_implementation_gives_the_same_loss_and_gradients(data, batch):
-    model = make(data)
+    model = make(data, attention="bidirectional")
     histories, targets, masked = inputs(model, batch)
     results = []
     for way in (model, PlainFamae(model)):
@@ -152,8 +201,9 @@ def test_the_plain_implementation_gives_the_same_loss_and_gradients(data, batch)
         )
 
 
-def test_attention_of_the_target(data, batch):
-    model = make(data)
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_of_the_target(data, batch, form):
+    model = make(data, attention=form)
     histories, targets, masked = inputs(model, batch)
     weights = model.attention(histories, targets, masked)
     assert len(weights) == 2
@@ -164,7 +214,7 @@ def test_attention_of_the_target(data, batch):
 
 class TestRandomPositions:
     def test_which_positions_are_masked(self, data, batch):
-        model = make(data, masking="random")
+        model = make(data, masking="random", attention="bidirectional")
         histories, targets = model.windows(batch)
         rng = torch.Generator().manual_seed(0)
         rows, windows = 0, 0
@@ -178,7 +228,7 @@ class TestRandomPositions:
         assert rows / windows == pytest.approx(expected, rel=0.05)
 
     def test_the_loss_is_the_mean_over_masked_positions(self, data, batch):
-        model = make(data, masking="random")
+        model = make(data, masking="random", attention="bidirectional")
         terms = model(batch, torch.Generator().manual_seed(3))
         rng = torch.Generator().manual_seed(3)
         hidden, codes, masked = model.hidden_at_random(*model.windows(batch), rng)
@@ -187,7 +237,7 @@ class TestRandomPositions:
 
     def test_masked_values_do_not_leak(self, data, batch):
         """The states do not depend on the values of masked fields, and depend on the others."""
-        model = make(data, masking="random").double()
+        model = make(data, masking="random", attention="bidirectional").double()
         histories, targets = model.windows(batch)
         states = []
         for change in (None, "masked", "visible"):
@@ -206,7 +256,7 @@ class TestRandomPositions:
 
     def test_what_is_returned_was_masked(self, data, batch):
         """The tokens of the returned positions contain mask embeddings: if these change, so do the states."""
-        model = make(data, masking="random")
+        model = make(data, masking="random", attention="bidirectional")
         histories, targets = model.windows(batch)
         before = model.hidden_at_random(histories, targets, torch.Generator().manual_seed(5))[0]
         with torch.no_grad():

@@ -29,7 +29,7 @@ def test_encoder(last_only):
         hidden = tokens
         for layer in layers[:-1]:
             hidden = layer(hidden, attend)
-        layers[-1](hidden, attend, last_only=last_only)
+        layers[-1](hidden, attend, n_last=1 if last_only else None)
 
     assert 2 * encoder_flops(11, 32, 96, 3, last_only=last_only) == pytest.approx(counted(run), rel=0.01)
 

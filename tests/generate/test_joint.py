@@ -55,6 +55,8 @@ def _reference(model, data, history):
     network, ids, encoder = model.model_, model.ids_, model.parts_["encoder"]
     items = torch.from_numpy(history[history >= 0])[None]
     state = network.trunk.states(items)[0, -1]
+    tokens = network.trunk.all_but_last_layer(network.trunk.tables.vectors(items), None)
+    code_state = network.code_layer(tokens, None)[0, -1]
     vectors = network.trunk.tables.vectors(torch.arange(data.n_items))
     units = fill_unseen(f.normalize(vectors, dim=1), ids, data.training_counts)
     item = units @ f.normalize(state, dim=0) * 4  # √16
@@ -64,7 +66,7 @@ def _reference(model, data, history):
     own = units @ f.normalize(hidden[0], dim=0) * 4
     codes = torch.zeros(data.n_items)
     for index in range(data.n_items):
-        current, node = state[None, None], torch.zeros(1, 1, dtype=torch.long)
+        current, node = code_state[None, None], torch.zeros(1, 1, dtype=torch.long)
         for level, code in enumerate(ids.codes[index].tolist()):
             decoder = network.decoders[level]
             codes[index] += decoder(current, node)[0, 0].log_softmax(dim=0)[code]
@@ -237,8 +239,23 @@ def test_one_pass_equals_windows(model, data):
         history = torch.from_numpy(batch.items[row, : place + 1])[None]
         states.append(network.encode_histories(history))
         targets.append(batch.items[row, place + 1])
-    item = network.trunk.loss(torch.cat(states), torch.tensor(targets), torch.Generator())
+    both, targets = torch.cat(states), torch.tensor(targets)  # (targets, 2, width)
+    item = network.trunk.loss(both[:, 0], targets, torch.Generator())
     torch.testing.assert_close(whole["loss.item"], item)
+    for name, term in network.code_losses(both[:, 1], targets, network.settings.label_smoothing).items():
+        torch.testing.assert_close(whole[name], term)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_code_losses_reach_the_trunk_unless_codes_have_a_layer_of_their_own(data, inputs, separate):
+    ids, embeddings, _ = inputs
+    settings = dataclasses.replace(SMALL, epochs=1, separate_code_layer=separate)
+    network = JointGenerator(settings).fit(data, ids, embeddings).model_.train()
+    network.zero_grad()
+    terms = network(next(iter(SequenceBatches(data.train, 64, data.settings.max_length))), torch.Generator())
+    sum(term for name, term in terms.items() if name not in ("loss", "loss.item")).backward()
+    reached = [p.grad is not None and bool(p.grad.any()) for p in network.trunk.parameters()]
+    assert not any(reached) if separate else any(reached)
 
 
 class TestBlend:

@@ -26,7 +26,7 @@ def test_same_output(pair):
     attend[:, -1] = True
     expected = theirs(tokens, src_key_padding_mask=~attend)
     torch.testing.assert_close(ours(tokens, attend), expected)
-    torch.testing.assert_close(ours(tokens, attend, last_only=True), expected[:, -1:])
+    torch.testing.assert_close(ours(tokens, attend, n_last=1), expected[:, -1:])
     rows, places = torch.tensor([0, 0, 3, 4]), torch.tensor([6, 1, 0, 5])
     torch.testing.assert_close(ours.at(tokens, attend, rows, places), expected[rows, places])
 
@@ -36,7 +36,7 @@ def test_same_output_with_causal_attention(pair):
     tokens = torch.randn(5, 7, 16)
     expected = theirs(tokens, src_mask=nn.Transformer.generate_square_subsequent_mask(7), is_causal=True)
     torch.testing.assert_close(ours(tokens, None), expected)
-    torch.testing.assert_close(ours(tokens, None, last_only=True), expected[:, -1:])
+    torch.testing.assert_close(ours(tokens, None, n_last=1), expected[:, -1:])
 
 
 def test_attention_weights(pair):

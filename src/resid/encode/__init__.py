@@ -2,7 +2,8 @@
 
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
-from resid.encode.famae import FAMAE, FamaeModel, FamaeSettings
+from resid.encode.famae import FAMAE
+from resid.encode.famae_model import FamaeModel, FamaeSettings
 from resid.encode.item_tables import BERT4RecEncoder, SASRecEncoder
 from resid.encode.metrics import embedding_quality
 

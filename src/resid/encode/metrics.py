@@ -18,7 +18,7 @@ from resid.data.splits import Split
 from resid.evaluate.metrics import ranking_metrics
 
 if TYPE_CHECKING:
-    from resid.encode.famae import FamaeModel
+    from resid.encode.famae_model import FamaeModel
 
 _MAX_SCORES = 2**24  # in memory at a time: windows times items
 

@@ -208,14 +208,35 @@ class Generator(TrainedRecommender[_S, _M]):
         self._check_beam_size(beam_size)
         tree, numbers = self._tree(allowed)
         more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
-        if exact:
-            beams = score_all(self.model_, self._recent(histories), tree, more)
-        else:
-            width = max(more, beam_size or self.settings.beam_size)
-            beams = beam_search(self.model_, self._recent(histories), tree, width, constrained=constrained)
-        items, scores = beam_items(beams, tree, more)
-        items = np.where(items >= 0, numbers[items], -1)
+        beams = None if exact else max(more, beam_size or self.settings.beam_size)
+        items, scores = self._best(histories, more, tree, numbers, beams, constrained)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def _best(
+        self,
+        histories: Indices,
+        k: int,
+        tree: PrefixTree,
+        numbers: Indices,
+        beam_size: int | None,
+        constrained: bool,
+    ) -> tuple[Indices, Scores]:
+        """Return the k best items of a tree and their scores, shape (users, k); see `top`.
+
+        Parameters
+        ----------
+        tree, numbers
+            As `_tree` returns them.
+        beam_size
+            Number of prefixes that are kept; None scores all items of the tree.
+        """
+        recent = self._recent(histories)
+        if beam_size is None:
+            beams = score_all(self.model_, recent, tree, k)
+        else:
+            beams = beam_search(self.model_, recent, tree, beam_size, constrained=constrained)
+        items, scores = beam_items(beams, tree, k)
+        return np.where(items >= 0, numbers[items], -1), scores
 
     @staticmethod
     def _check_beam_size(beam_size: Any) -> None:

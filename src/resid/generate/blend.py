@@ -1,7 +1,9 @@
 """The blend of several scores of items: a weighted sum whose weights are fitted on validation users.
 
 Each score is a log-probability up to a constant per user, so the blend is a log-linear model of the next item, and the
-cross-entropy of validation targets is convex in its weights. Weights are not negative; items of the history get a bias.
+cross-entropy of validation targets among candidates is convex in its weights. Fitted among all items, the weights would mostly
+serve targets far down the ranking; fitted among the items that are re-ranked, they serve the top. Weights are not negative;
+items of the history get a bias.
 """
 
 from collections.abc import Mapping
@@ -58,16 +60,16 @@ class Blend:
 
 
 def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Blend:
-    """Minimize the cross-entropy of targets among all items.
+    """Minimize the cross-entropy of targets among candidates.
 
     Parameters
     ----------
     scores
-        By name, each of shape (users, items).
+        By name, each of shape (users, candidates).
     seen
-        Which items are in the history, boolean, shape (users, items).
+        Which candidates are in the history, boolean, shape (users, candidates).
     targets
-        Item indices, shape (users,).
+        The position of the target among the candidates, shape (users,).
     """
     names, n_users = list(scores), len(targets)
 

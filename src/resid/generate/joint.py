@@ -9,8 +9,8 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 - ``encoder``: the encoder's own similarity of history and item, if it ranks items, as FAMAE does with all fields masked;
 - ``cooccurrence``: the logarithm of the co-occurrence with the last items, which finds rare targets best;
 
-and a bias for items of the history. The weights are fitted on validation users and stored with the model. Re-ranking costs a
-dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
+and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
+Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
 import logging
@@ -35,13 +35,13 @@ from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator, GeneratorSettings
-from resid.generate.blend import Blend, fit_blend, seen_items
+from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
 from resid.generate.decode import beam_items, beam_search, score_nodes
-from resid.generate.levelwise import LevelwiseModel, make_decoders
+from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.prefix_tree import PrefixTree
-from resid.nn import item_and_fields
+from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
-from resid.recommend.histories import BATCH_USERS, Indices, Scores, without_seen
+from resid.recommend.histories import BATCH_USERS, Indices, Scores
 from resid.sequential.base import whole_histories
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
@@ -50,8 +50,7 @@ from resid.sequential.settings import TransformerSettings
 log = logging.getLogger(__name__)
 
 _COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
-_BLEND_SCORES = 40_000_000  # users times items from which the weights are fitted
-_MAX_BLEND_USERS = 5_000
+_BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 Score = Literal["item", "encoder", "cooccurrence"]
@@ -69,6 +68,8 @@ class JointSettings(TransformerSettings, GeneratorSettings):
         Weight of the losses of the codes beside that of the item.
     label_smoothing
         Of the cross-entropy of the codes.
+    separate_code_layer
+        Give the codes a last layer of their own on detached inputs, so that their losses do not affect the item score.
     start_from_encoder
         Initialize the field tables with those of the encoder, if it has any.
     output_embeddings
@@ -86,6 +87,7 @@ class JointSettings(TransformerSettings, GeneratorSettings):
     scores: tuple[Score, ...] = ("item", "encoder", "cooccurrence")
     code_loss_weight: Annotated[float, Field(gt=0)] = 1.0
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    separate_code_layer: bool = True
     start_from_encoder: bool = True
     output_embeddings: bool = True
     use_fields: bool = True
@@ -140,6 +142,7 @@ class JointModel(LevelwiseModel):
         self.register_buffer("codes", codes.long(), persistent=False)
         self.register_buffer("vectors", vectors, persistent=False)
         self.trunk = SASRecModel(field_codes, field_sizes, settings, max_length)
+        self.code_layer = EncoderLayer(s.width, s.heads, s.ffn_width, s.dropout) if s.separate_code_layer else None
         self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
         for table in self.code_tables:
             nn.init.normal_(cast(Tensor, table.weight), std=0.02)
@@ -150,15 +153,32 @@ class JointModel(LevelwiseModel):
         """Return the loss of the next item and of its codes, averaged over positions."""
         items = torch.from_numpy(batch.items).to(self.codes.device)
         trained = torch.from_numpy(batch.are_targets).to(items.device)
-        states, targets = self.trunk.states(items[:, :-1])[trained], items[:, 1:][trained]
+        tokens = self.trunk.all_but_last_layer(self.trunk.tables.vectors(items[:, :-1].clamp_min(0)), None)
+        states, targets = self.trunk.layers[-1](tokens, None)[trained], items[:, 1:][trained]
         item_loss = self.trunk.loss(states, targets, rng)
+        if self.code_layer is not None:
+            states = self.code_layer(tokens.detach(), None)[trained]
         terms = self.code_losses(states, targets, self.settings.label_smoothing)
         loss = item_loss + self.settings.code_loss_weight * torch.stack(list(terms.values())).sum()
         return {"loss": loss, "loss.item": item_loss, **terms}
 
     def encode_histories(self, histories: Tensor) -> Tensor:
-        """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
-        return self.trunk.query(histories)
+        """Return the states from which items are scored and codes are generated, shape (users, 2, width).
+
+        Parameters
+        ----------
+        histories
+            Item indices, `PADDING` on the left, shape (users, length).
+        """
+        layers = [self.trunk.layers[-1]] + ([self.code_layer] if self.code_layer is not None else [])
+        states = self.trunk.last_states(histories, layers)
+        return torch.stack([states[0], states[-1]], dim=1)
+
+    def next_level(
+        self, memory: Tensor, state: DecoderState | None, codes: Tensor | None
+    ) -> tuple[Tensor, DecoderState]:
+        """See `Decodable.next_level`."""
+        return super().next_level(memory[:, 1], state, codes)
 
 
 @register("generator", "joint")
@@ -238,7 +258,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return model
 
     def _batches(self, data: Dataset) -> SequenceBatches:
-        return whole_histories(data, self.settings)
+        # In pieces of a long history, every target sees at least three quarters of the window.
+        return whole_histories(data, self.settings, stride=max(1, data.settings.max_length // 4))
 
     @torch.inference_mode()
     def _validate(self, users: Split) -> dict[str, float]:
@@ -248,7 +269,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         for batch in Batches(users, self._chunk(len(self.catalogue_)), shuffle=False):
             histories = self._recent(batch.histories)
             targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
-            queries = self.model_.trunk.scale_queries(self.model_.encode_histories(histories))
+            queries = self.model_.trunk.scale_queries(self.model_.trunk.query(histories))
             scores = self._dot_products("item", queries, None)
             own, index = scores.gather(1, targets), torch.arange(scores.shape[1], device=histories.device)
             above = (scores > own) | ((scores == own) & (index < targets))
@@ -263,41 +284,31 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return int(np.clip(_CHUNK_SCORES // widest, 1, BATCH_USERS))
 
     @torch.inference_mode()
-    def top(
+    def _best(
         self,
         histories: Indices,
         k: int,
-        *,
-        exclude_seen: bool = False,
-        allowed: NDArray[np.bool_] | None = None,
-        beam_size: int | None = None,
-        constrained: bool = True,
-        exact: bool = False,
+        tree: PrefixTree,
+        numbers: Indices,
+        beam_size: int | None,
+        constrained: bool,
     ) -> tuple[Indices, Scores]:
-        """Return the k best items after each history and their blended scores, shape (users, k); see `Generator.top`."""
-        self._check_beam_size(beam_size)
-        tree, numbers = self._tree(allowed)
-        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
-        width = len(numbers) if exact else max(more, beam_size or self.settings.beam_size)
-        step = self._chunk(len(numbers)) if exact else len(histories)
+        """Re-rank the items that the beams propose by their blended scores; see `Generator._best`."""
+        step = self._chunk(len(numbers)) if beam_size is None else len(histories)
         parts = []
         for first in range(0, len(histories), step):
-            some = histories[first : first + step]
-            recent = self._recent(some)
+            recent = self._recent(histories[first : first + step])
             memory = self.model_.encode_histories(recent)
-            if exact:
+            if beam_size is None:
                 items, blended = self._score_all(tree, numbers, recent, memory)
             else:
-                beams = beam_search(self.model_, recent, tree, width, constrained=constrained, memory=memory)
-                found, codes = beam_items(beams, tree, width)
-                items = torch.from_numpy(np.where(found >= 0, numbers[found], -1)).to(recent.device)
-                blended = self._blend_some(recent, memory, items, torch.from_numpy(codes).to(recent.device))
-            best, place = blended.topk(min(more, blended.shape[1]), dim=1)
+                items, codes = self._propose(recent, memory, tree, numbers, beam_size, constrained=constrained)
+                blended = self._blend_some(recent, memory, items, codes)
+            best, place = blended.topk(min(k, blended.shape[1]), dim=1)
             chosen = items.gather(1, place).masked_fill(best == -torch.inf, -1)
-            parts.append((_padded(chosen, more, -1), _padded(best, more, -np.inf)))
-        items_found = np.concatenate([items for items, _ in parts])
-        scores = np.concatenate([scores for _, scores in parts]).astype(np.float32)
-        return without_seen(items_found, scores, histories, k) if exclude_seen else (items_found, scores)
+            parts.append((_padded(chosen, k, -1), _padded(best, k, -np.inf)))
+        items_found, scores = (np.concatenate(some) for some in zip(*parts, strict=True))
+        return items_found, scores.astype(np.float32)
 
     def _score_all(self, tree: PrefixTree, numbers: Indices, recent: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the items of a tree, whose indices are `numbers`, and their blended scores, shape (users, items)."""
@@ -322,7 +333,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         """Return the available scores by name, each of shape (users, n); of all items if `items` is None."""
         scores = {"codes": codes}
         if "item" in self.settings.scores:
-            scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory), items)
+            scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory[:, 0]), items)
         if "encoder" in self.settings.scores and self._encoder is not None and self._encoder.ranks_items:
             scores["encoder"] = self._dot_products("encoder", self._encoder.queries(recent).to(recent.device), items)
         if self._cooccurrence is not None:
@@ -358,20 +369,41 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
-        n_items = len(self.catalogue_)
-        users = validation.sample(max(1, min(_MAX_BLEND_USERS, _BLEND_SCORES // n_items)))
+        """Fit the weights where they are used: on the items proposed to validation users whose target is among them."""
         tree, numbers = self._full_tree
-        order = torch.from_numpy(np.argsort(numbers))  # of the tree's items, by item index
-        scores: dict[str, Tensor] = {}
-        seen, targets = torch.empty(len(users), n_items, dtype=torch.bool), torch.from_numpy(users.targets).long()
-        for batch in Batches(users, self._chunk(n_items), shuffle=False):
+        parts: dict[str, list[Tensor]] = {}
+        for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
             recent = self._recent(batch.histories)
             memory = self.model_.encode_histories(recent)
-            codes = self._code_scores(tree, recent, memory)[:, order.to(recent.device)]
-            for name, values in self._scores(recent, memory, None, codes).items():
-                scores.setdefault(name, torch.empty(len(users), n_items))[batch.index] = values.cpu()
-            seen[batch.index] = _seen(recent, n_items).cpu()
-        return fit_blend(scores, seen, targets)
+            items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
+            hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
+            found = hits.any(dim=1)
+            values = self._scores(recent, memory, items, codes)
+            values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1)}
+            for name, value in values.items():
+                parts.setdefault(name, []).append(value[found].cpu())
+        joined = {name: torch.cat(some) for name, some in parts.items()}
+        seen, targets = joined.pop(SEEN), joined.pop("target")
+        if not len(targets):
+            log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
+            return Blend({"codes": 1.0})
+        return fit_blend(joined, seen, targets)
+
+    def _propose(
+        self,
+        recent: Tensor,
+        memory: Tensor,
+        tree: PrefixTree,
+        numbers: Indices,
+        beam_size: int,
+        *,
+        constrained: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the items that the beams lead to, -1 for none, and the log-probabilities of their codes, (users, beams)."""
+        beams = beam_search(self.model_, recent, tree, beam_size, constrained=constrained, memory=memory)
+        found, codes = beam_items(beams, tree, beam_size)
+        items = torch.from_numpy(np.where(found >= 0, numbers[found], -1))
+        return items.to(recent.device), torch.from_numpy(codes).to(recent.device)
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

@@ -15,10 +15,11 @@ _MAX_SCORES = 2**22  # in memory at a time
 
 
 def full_softmax_loss(queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the targets among all candidates.
+    """Return the mean cross-entropy of the targets among all candidates, 0 without queries.
 
     Equal to `cross_entropy` of all scores, but computed in chunks of queries together with the gradient: the full score
-    matrix, which takes longer to write and read than to compute, is never in memory.
+    matrix, which takes longer to write and read than to compute, is never in memory. Under autocast, the matrix products have
+    its precision and everything else has single precision.
 
     Parameters
     ----------
@@ -29,37 +30,44 @@ def full_softmax_loss(queries: Tensor, candidates: Tensor, targets: Tensor) -> T
     targets
         The index of each query's candidate, shape (queries,).
     """
-    precise = torch.promote_types(queries.dtype, torch.float32)
-    with torch.autocast(queries.device.type, enabled=False):
-        loss: Tensor = _FullSoftmax.apply(queries.to(precise), candidates.to(precise), targets)  # type: ignore[no-untyped-call]
+    precise, device = torch.promote_types(queries.dtype, torch.float32), queries.device.type
+    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else precise
+    with torch.autocast(device, enabled=False):
+        loss: Tensor = _FullSoftmax.apply(queries.to(precise), candidates.to(precise), targets, product)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _FullSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, queries: Tensor, candidates: Tensor, targets: Tensor) -> Tensor:
+    def forward(context: Any, queries: Tensor, candidates: Tensor, targets: Tensor, product: torch.dtype) -> Tensor:
         query_grad, candidate_grad = torch.empty_like(queries), torch.zeros_like(candidates)
+        rounded_queries, rounded_candidates = queries.to(product), candidates.to(product)
         total = queries.new_zeros(())
         step = max(1, _MAX_SCORES // len(candidates))
         for some in (slice(first, first + step) for first in range(0, len(queries), step)):
-            scores, index = queries[some] @ candidates.T, targets[some, None]
+            scores = (rounded_queries[some] @ rounded_candidates.T).to(queries.dtype)
+            index = targets[some, None]
             target_score, highest = scores.gather(1, index), scores.amax(dim=1, keepdim=True)
             mass = scores.sub_(highest).exp_().sum(dim=1, keepdim=True)
             total += (mass.log() + highest - target_score).sum()
             grad = scores.div_(mass).scatter_add_(
                 1, index, torch.full_like(target_score, -1.0)
             )  # of the loss with respect to the scores
-            query_grad[some] = grad @ candidates
-            candidate_grad.addmm_(grad.T, queries[some])
+            grad = grad.to(product)
+            query_grad[some] = grad @ rounded_candidates
+            if product == queries.dtype:
+                candidate_grad.addmm_(grad.T, queries[some])
+            else:
+                candidate_grad += grad.T @ rounded_queries[some]
         context.save_for_backward(query_grad, candidate_grad)
-        return total / len(queries)
+        return total / max(1, len(queries))
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         query_grad, candidate_grad = context.saved_tensors
-        share = gradients[0] / len(query_grad)
-        return query_grad * share, candidate_grad * share, None
+        share = gradients[0] / max(1, len(query_grad))
+        return query_grad * share, candidate_grad * share, None, None
 
 
 def sample_negatives(n_queries: int, n_items: int, n_negatives: int, group_size: int, rng: torch.Generator) -> Tensor:

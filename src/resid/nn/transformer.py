@@ -34,27 +34,28 @@ class EncoderLayer(nn.Module):
         self.ffn_norm = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, tokens: Tensor, attend: Tensor | None, *, last_only: bool = False) -> Tensor:
-        """Return the output of all positions, or only of the last one, at a fraction of the cost.
+    def forward(self, tokens: Tensor, attend: Tensor | None, *, n_last: int | None = None) -> Tensor:
+        """Return the output of all positions, or only of the last ones, at a fraction of the cost.
 
         Parameters
         ----------
         tokens
             Shape (batch, length, width).
         attend
-            Which tokens are attended to, boolean, shape (batch, length). None is causal attention.
-        last_only
-            Compute only the last position.
+            Which tokens are attended to, boolean, shape (batch, length); or a mask of `scaled_dot_product_attention`, boolean
+            or added to the scores, that broadcasts to (batch, heads, length, length). None is causal attention.
+        n_last
+            Compute only this many last positions; with causal attention 1.
 
         Returns
         -------
         Tensor
-            Shape (batch, length, width), or (batch, 1, width).
+            Shape (batch, length, width), or (batch, n_last, width).
         """
-        targets = tokens[:, -1:] if last_only else tokens
+        targets = tokens if n_last is None else tokens[:, -n_last:]
         query, key, value = self._qkv(tokens, targets)
-        mask, causal = (attend[:, None, None, :], False) if attend is not None else (None, not last_only)
-        return self._finish(targets, query, key, value, mask, causal)
+        mask = _mask(attend, targets.shape[1]) if attend is not None else None
+        return self._finish(targets, query, key, value, mask, attend is None and n_last is None)
 
     def at(self, tokens: Tensor, attend: Tensor, rows: Tensor, places: Tensor) -> Tensor:
         """Return the output of selected positions only.
@@ -88,10 +89,11 @@ class EncoderLayer(nn.Module):
         return output
 
     def attention_of_last(self, tokens: Tensor, attend: Tensor) -> Tensor:
-        """Return the attention weights of the last token, shape (batch, heads, length)."""
+        """Return the attention weights of the last token, shape (batch, heads, length); `attend` as for `forward`."""
         query, key, _ = self._qkv(tokens, tokens[:, -1:])
-        scores = (query @ key.transpose(2, 3)).squeeze(2) / query.shape[-1] ** 0.5
-        return torch.softmax(scores.masked_fill(~attend[:, None, :], -torch.inf), dim=-1)
+        scores, mask = query @ key.transpose(2, 3) / query.shape[-1] ** 0.5, _mask(attend, 1)
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        return torch.softmax(scores.squeeze(2), dim=-1)
 
     def _qkv(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries of the targets, keys and values of all tokens; each (batch, heads, length, width / heads)."""
@@ -101,6 +103,11 @@ class EncoderLayer(nn.Module):
         key, value = f.linear(tokens, weight[width:], bias[width:]).chunk(2, dim=-1)
         query, key, value = (part.view(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in (query, key, value))
         return query, key, value
+
+
+def _mask(attend: Tensor, n_queries: int) -> Tensor:
+    """Return the attention mask of the last tokens, which broadcasts to (batch, heads, n_queries, length)."""
+    return attend[:, None, None, :] if attend.dim() == 2 else attend[..., -n_queries:, :]
 
 
 class CausalLayer(nn.Module):

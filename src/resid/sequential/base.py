@@ -293,7 +293,7 @@ def windows(data: Dataset, settings: SequentialSettings) -> Batches:
 def whole_histories(
     data: Dataset, settings: SequentialSettings, split: Split | None = None, *, stride: int | None = 1
 ) -> SequenceBatches:
-    """Return the training histories; every position is a target with the same context as in its window."""
+    """Return the training histories; with a stride of 1, every target has the same context as in its window."""
     split, longest = split or data.train, data.settings.max_length
     size = settings.batch_size_for(len(split))
     return SequenceBatches(split, size, longest, stride=stride, count_targets=True, seed=settings.seed)

@@ -77,11 +77,14 @@ class SASRecModel(SequentialModel):
 
     def query(self, histories: Tensor, users: Tensor | None = None) -> Tensor:
         """See `SequentialModel.query`; the last layer is computed for the last item only."""
+        return self.last_states(histories, [self.layers[-1]])[0]
+
+    def last_states(self, histories: Tensor, last_layers: Sequence[nn.Module]) -> list[Tensor]:
+        """Return the state after each history for each of several last layers, shape (users, width)."""
         items, lengths = pad_right(histories)
         tokens = self.all_but_last_layer(self.tables.vectors(items.clamp_min(0)), None)
         rows = torch.arange(len(items), device=items.device)
-        last: Tensor = self.layers[-1].at(tokens, items != PADDING, rows, lengths - 1)  # type: ignore[operator]
-        return last
+        return [layer.at(tokens, items != PADDING, rows, lengths - 1) for layer in last_layers]  # type: ignore[operator]
 
 
 def initialize(model: nn.Module, *parameters: nn.Parameter) -> None:
