@@ -164,8 +164,8 @@ class TestRun:
         [
             ("recommend {run} --history a -k 0", "k must be an integer from 1 to"),
             (
-                "recommend {run} --histories x.csv --out x.csv",
-                "--out x.csv: name a file that ends with .parquet",
+                "recommend {run} --histories x.csv --out x.txt",
+                "x.txt: name a file that ends with .parquet, .csv, .jsonl or .ndjson",
             ),
             ("evaluate {run} --out {data}/items.parquet/x", "items.parquet is a file, so"),
             (
@@ -191,8 +191,8 @@ class TestRun:
                 "--user ana: a JointGenerator has no user embeddings; leave it out",
             ),
             ("recommend {run} --histories x.csv --user ana", "--user needs --history"),
-            ("recommend {run} --histories x.csv", "--histories needs --out, the Parquet file to write"),
-            ("recommend {run} --history a --out x", "--histories needs --out, the Parquet file to write"),
+            ("recommend {run} --histories x.csv", "--histories needs --out, the file to write"),
+            ("recommend {run} --history a --out x", "--histories needs --out, the file to write"),
             ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
             ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
             ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be positive integers"),
