@@ -139,6 +139,10 @@ class TestRun:
         )
         table = pl.read_parquet(out)
         assert table.columns == ["user", "rank", "item", "score"]
+        for name, read in (("found.csv", pl.read_csv), ("found.jsonl", pl.read_ndjson)):
+            arguments = ["recommend", str(fitted), "--histories", str(tmp_path / "log.csv"), "--columns", "user=who"]
+            assert main([*arguments, "-k", "4", "--out", str(tmp_path / name)]) == 0
+            assert read(tmp_path / name)["item"].to_list() == table["item"].to_list()
         user = table["user"][0]
         history = shop.interaction_table.filter(pl.col("user") == user).sort("timestamp", maintain_order=True)["item"]
         alone, _ = load(fitted).recommend(history.to_list(), 4)

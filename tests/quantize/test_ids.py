@@ -163,7 +163,7 @@ class TestFile:
             ids.deduplicated().save(path)
         assert path.read_bytes() == before
         assert [file.name for file in path.parent.iterdir()] == ["ids.parquet"]
-        with pytest.raises(InputError, match="IDs are saved as Parquet; name a file that ends with .parquet"):
+        with pytest.raises(InputError, match="IDs are saved as Parquet; name a file"):
             ids.save(path.parent)
 
 
