@@ -53,7 +53,7 @@ def damage(path, rng):
 
 def campaign(original, work, result, prepare=lambda folder: None):
     """Damage one file of a copy after another; return how many trials were refused."""
-    files = sorted(str(path.relative_to(original)) for path in original.rglob("*") if path.is_file())
+    files = sorted(str(path.relative_to(original)) for path in original.rglob("[!.]*") if path.is_file())
     refused, rng = 0, np.random.default_rng(0)
     shutil.copytree(original, work)
     prepare(work)
@@ -131,7 +131,7 @@ def test_checkpoint(made, tmp_path, name):
     stage = made / "run" / read_run(made / "run").stages["recommender"] / "training"
     content = (stage / name).read_bytes()
     rng, path = np.random.default_rng(1), tmp_path / name
-    for place in [*range(0, 2_000, 2_000 // TRIALS), *rng.integers(len(content), size=TRIALS)]:
+    for place in [*np.linspace(0, 1_999, TRIALS, dtype=int), *rng.integers(len(content), size=TRIALS)]:
         flipped = bytearray(content)
         flipped[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(flipped)

@@ -205,7 +205,7 @@ class SemanticIds:
         return [self.parent_of(depth) * size + self.node_codes(depth) for depth, size in enumerate(self.level_sizes, 1)]
 
     def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
-        """Return the items with each ID, shape (IDs, levels); an empty array where there are none."""
+        """Return the item indices with each ID, shape (IDs, levels); an empty array where there are none."""
         wanted = np.atleast_2d(np.asarray(codes, dtype=np.int64))
         if wanted.shape[-1] != self.levels:
             raise InputError(f"an ID has {self.levels} codes, not {wanted.shape[-1]}.")
