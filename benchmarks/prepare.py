@@ -86,7 +86,7 @@ def load_only(raw: Path, out: Path) -> float:
 
     begin = time.perf_counter()
     data = resid.Dataset.load(out)
-    data.history(data.n_users // 2)
+    data.history_at(data.n_users // 2)
     len(data.train)
     return time.perf_counter() - begin
 

@@ -85,7 +85,7 @@ def co_occurring(data, items):
     order = np.argsort(data.sequence, kind="stable")
     starts = np.searchsorted(data.sequence[order], np.arange(data.n_items + 1))
     return [
-        np.unique(np.concatenate([data.history(u)[:-1] for u in users[order[starts[i] : starts[i + 1]]]]))
+        np.unique(np.concatenate([data.history_at(u)[:-1] for u in users[order[starts[i] : starts[i + 1]]]]))
         for i in items
     ]
 

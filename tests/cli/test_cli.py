@@ -155,6 +155,8 @@ class TestBadInput:
         ):
             self.refused(capsys, message, *arguments, "--set", change)
         self.refused(capsys, "name a file that ends with .parquet", *arguments, "--ids", tmp_path)
+        self.refused(capsys, "ids.txt: name a file that ends with .parquet", *arguments, "--ids", tmp_path / "ids.txt")
+        self.refused(capsys, "is the run's folder; write the IDs with --ids", "quantize", prepared, "--out", "ids.csv")
         self.refused(capsys, "there are no valid item embeddings here", *arguments, "--embeddings", prepared)
         self.refused(capsys, "there is no such file", "inspect", ids)
         self.refused(capsys, "has no valid semantic IDs", "inspect", vectors / "weights.safetensors")
@@ -174,6 +176,10 @@ class TestBadInput:
         assert found["unique"] == 1
         assert [level["level"] for level in found["levels"]] == [1, 2, 3]
         assert pl.read_parquet(ids)["item"].to_list() == Dataset.load(prepared).item_ids.to_list()
+        for name, read in (("ids.csv", pl.read_csv), ("ids.jsonl", pl.read_ndjson)):
+            assert main([*map(str, arguments), "--ids", str(tmp_path / name), "--json"]) == 0
+            assert read(tmp_path / name).rows() == pl.read_parquet(ids).rows()
+        capsys.readouterr()
         for source in ((ids, "--embeddings", vectors, "--data", prepared), (run,)):
             assert main(["inspect", *map(str, source), "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["levels"] == found["levels"]

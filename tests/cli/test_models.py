@@ -139,6 +139,10 @@ class TestRun:
         )
         table = pl.read_parquet(out)
         assert table.columns == ["user", "rank", "item", "score"]
+        for name, read in (("found.csv", pl.read_csv), ("found.jsonl", pl.read_ndjson)):
+            arguments = ["recommend", str(fitted), "--histories", str(tmp_path / "log.csv"), "--columns", "user=who"]
+            assert main([*arguments, "-k", "4", "--out", str(tmp_path / name)]) == 0
+            assert read(tmp_path / name)["item"].to_list() == table["item"].to_list()
         user = table["user"][0]
         history = shop.interaction_table.filter(pl.col("user") == user).sort("timestamp", maintain_order=True)["item"]
         alone, _ = load(fitted).recommend(history.to_list(), 4)
@@ -164,8 +168,8 @@ class TestRun:
         [
             ("recommend {run} --history a -k 0", "k must be an integer from 1 to"),
             (
-                "recommend {run} --histories x.csv --out x.csv",
-                "--out x.csv: name a file that ends with .parquet",
+                "recommend {run} --histories x.csv --out x.txt",
+                "x.txt: name a file that ends with .parquet, .csv, .jsonl or .ndjson",
             ),
             ("evaluate {run} --out {data}/items.parquet/x", "items.parquet is a file, so"),
             (
@@ -191,8 +195,8 @@ class TestRun:
                 "--user ana: a JointGenerator has no user embeddings; leave it out",
             ),
             ("recommend {run} --histories x.csv --user ana", "--user needs --history"),
-            ("recommend {run} --histories x.csv", "--histories needs --out, the Parquet file to write"),
-            ("recommend {run} --history a --out x", "--histories needs --out, the Parquet file to write"),
+            ("recommend {run} --histories x.csv", "--histories needs --out, the file to write"),
+            ("recommend {run} --history a --out x", "--histories needs --out, the file to write"),
             ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
             ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
             ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be positive integers"),

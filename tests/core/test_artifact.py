@@ -10,7 +10,8 @@ import pytest
 
 import resid
 from resid import InputError
-from resid.core.artifact import Artifact, _digest, read_artifact, write_artifact
+from resid.core.artifact import Artifact, read_artifact, write_artifact
+from resid.core.checksums import manifest_text
 from resid.sequential import CoOccurrence
 from tests.recommend.contract import walks
 
@@ -26,7 +27,7 @@ def _manifest(folder, **changes):
     path = folder / "manifest.json"
     content = json.loads(path.read_text()) | changes
     del content["sha256"]
-    path.write_text(json.dumps(content | {"sha256": _digest(content)}))
+    path.write_text(manifest_text(content))
 
 
 def _facts(folder, **changes):

@@ -76,7 +76,9 @@ class TestAtomicFile:
             "print(path.read_text())\n"
         )
         message, left, written = on_a_small_disk(script, "64k").splitlines()
-        assert message == "small: the disk is full; free some space or choose another folder, and run it again."
+        assert (
+            message == "small/file.txt: the disk is full; free some space or choose another folder, and run it again."
+        )
         assert left == "old ['file.txt']"
         assert written == "new"
 
@@ -124,7 +126,7 @@ class TestAtomicFolder:
             "print(len(found), [file.name for file in Path('small').iterdir()])\n"
         )
         message, left = on_a_small_disk(script, "128k").splitlines()
-        assert message.endswith("the disk is full; free some space or choose another folder, and run it again.")
+        assert message == "small/model: the disk is full; free some space or choose another folder, and run it again."
         assert left == "20 ['model']"
 
 

@@ -22,7 +22,7 @@ def data(shop):
 class TestRoundTrip:
     def test_everything_comes_back(self, data, tmp_path):
         data.save(tmp_path / "data")
-        loaded = Dataset.load(tmp_path / "data", verify=True)
+        loaded = Dataset.load(tmp_path / "data")
         assert isinstance(loaded.sequence, np.memmap)
         for name in ("fields", "sequence", "offsets"):
             assert np.array_equal(getattr(loaded, name), getattr(data, name))
@@ -72,6 +72,21 @@ class TestLookups:
         ids = data.item_ids.to_list()
         assert data.item_indices([ids[3], "unknown", ids[0]]).tolist() == [3, -1, 0]
         assert data.user_indices([data.user_ids[2], 5]).tolist() == [2, -1]
+
+    def test_histories_are_those_of_user_ids(self):
+        """Integer ids are ids, not indices."""
+        users, items = [7, 1, 2, 0], [30, 10, 20, 40]
+        rows = [(user, items[(place + step) % 4], step) for place, user in enumerate(users) for step in range(4)]
+        data = Dataset.from_tables(pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row"), k_core=1)
+        assert data.history(7).to_list() == [30, 10, 20, 40]
+        assert data.history(1).to_list() == [10, 20, 40, 30]
+        assert data.user_ids[1] == 1
+        assert data.item_ids.gather(data.history_at(3)).to_list() == [30, 10, 20, 40]
+        with pytest.raises(InputError, match="there is no user 3 in the Dataset"):
+            data.history(3)
+        for index in (4, -1):
+            with pytest.raises(InputError, match=f"user index {index} is out of range; there are 4 users"):
+                data.history_at(index)
 
     def test_values_and_codes(self, data):
         stores = data.item_table["store"][:3].to_list()
@@ -123,8 +138,7 @@ class TestDamage:
         whole = bytearray((folder / "sequence.npy").read_bytes())
         whole[-1] ^= 1
         (folder / "sequence.npy").write_bytes(whole)
-        Dataset.load(folder)
-        self.refused(folder, "sequence.npy: missing or damaged", verify=True)
+        self.refused(folder, "sequence.npy: missing or damaged")
 
     def test_a_loaded_dataset_stays_what_it_was(self, folder, data, log):
         loaded = Dataset.load(folder)
@@ -135,7 +149,7 @@ class TestDamage:
     def test_a_damaged_header(self, folder):
         whole = (folder / "fields.npy").read_bytes()
         (folder / "fields.npy").write_bytes(b"x" * 100 + whole[100:])
-        self.refused(folder, "a file of the Dataset is damaged")
+        self.refused(folder, "fields.npy: missing or damaged")
 
     def test_manifest(self, folder):
         (folder / "dataset.json").rename(folder / "whole.json")
@@ -151,6 +165,29 @@ class TestDamage:
         ):
             (folder / "dataset.json").write_text(json.dumps(json.loads(text) | {"format": version}))
             self.refused(folder, f"format {version} of the Dataset was written by {advice}")
+
+    @pytest.mark.parametrize("with_checksum", [True, False])
+    def test_altered_manifest(self, folder, data, with_checksum):
+        """A manifest without a checksum, as earlier ones are, is verified by the fingerprint."""
+        manifest = json.loads((folder / "dataset.json").read_text())
+        if not with_checksum:
+            del manifest["sha256"]
+        (folder / "dataset.json").write_text(json.dumps(manifest))  # other spaces change nothing
+        assert Dataset.load(folder).fingerprint == data.fingerprint
+        for change in (
+            {"settings": manifest["settings"] | {"max_length": 9}},
+            {"settings": manifest["settings"] | {"max_lengths": 9}},
+            {"field_names": ["shop", *manifest["field_names"][1:]]},
+            {"fingerprint": "0" * 64},
+        ):
+            (folder / "dataset.json").write_text(json.dumps(manifest | change))
+            self.refused(folder, r"dataset\.json: altered; prepare the Dataset again")
+
+    def test_files_that_did_not_change_are_read_once(self, folder, data, monkeypatch):
+        monkeypatch.setattr("resid.core.checksums._SETTLED", 0)
+        Dataset.load(folder)
+        monkeypatch.setattr("resid.core.checksums.hashlib.file_digest", lambda *_: pytest.fail("it reads a file again"))
+        assert Dataset.load(folder).fingerprint == data.fingerprint
 
 
 class TestNothingHalfWritten:
@@ -192,7 +229,7 @@ class TestNothingHalfWritten:
             Dataset.from_tables(log).save(tmp_path / "data")
         monkeypatch.undo()
         assert os.listdir(tmp_path) == ["data"]
-        assert Dataset.load(tmp_path / "data", verify=True).fingerprint == data.fingerprint
+        assert Dataset.load(tmp_path / "data").fingerprint == data.fingerprint
 
     def test_what_a_killed_process_left_is_removed(self, data, tmp_path):
         dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -217,7 +254,7 @@ class TestNothingHalfWritten:
             )
             killed = subprocess.run([sys.executable, "-c", script])
             assert killed.returncode == -signal.SIGKILL
-            assert Dataset.load(tmp_path / "data", verify=True).fingerprint == data.fingerprint
+            assert Dataset.load(tmp_path / "data").fingerprint == data.fingerprint
         os.rename(tmp_path / "data", tmp_path / ".data.replaced")  # killed between the renames
         Dataset.from_tables(log).save(tmp_path / "data")
         assert os.listdir(tmp_path) == ["data"]

@@ -79,7 +79,7 @@ class TestHistories:
                 Dataset.from_tables(log, k_core=1)
             return
         data = Dataset.from_tables(log, k_core=1)
-        found = {data.user_ids[u]: data.item_ids.gather(data.history(u)).to_list() for u in range(data.n_users)}
+        found = {data.user_ids[u]: data.item_ids.gather(data.history_at(u)).to_list() for u in range(data.n_users)}
         assert found == expected
         assert data.item_ids.to_list() == sorted({item for items in expected.values() for item in items})
 

@@ -54,7 +54,7 @@ HISTORIES = {7: [1, 2, 3, 4, 5, 1], 3: [2, 3, 1, 4], 12: [4, 3, 2, 9, 1], 5: [1,
 
 
 def histories_of(data):
-    return {data.user_ids[user]: data.item_ids.gather(data.history(user)).to_list() for user in range(data.n_users)}
+    return {data.user_ids[user]: data.item_ids.gather(data.history_at(user)).to_list() for user in range(data.n_users)}
 
 
 class TestHistories:
@@ -100,7 +100,7 @@ class TestHistories:
         write(tmp_path, windows(HISTORIES))
         data = prepare_published(NAME, tmp_path)
         data.save(tmp_path / "data")
-        loaded = Dataset.load(tmp_path / "data", verify=True)
+        loaded = Dataset.load(tmp_path / "data")
         assert loaded.info() == data.info()
         assert compare_with_published(loaded) == compare_with_published(data)
 

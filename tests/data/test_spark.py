@@ -81,7 +81,7 @@ def test_times_do_not_depend_on_the_session(spark, tmp_path):
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     data = Dataset.from_tables(spark.createDataFrame(log.to_arrow()), k_core=1)
     spark.conf.unset("spark.sql.session.timeZone")
-    assert data.item_ids.gather(data.history(0)).to_list() == list("abcde")
+    assert data.item_ids.gather(data.history_at(0)).to_list() == list("abcde")
     assert Dataset.from_tables(log, k_core=1).fingerprint == data.fingerprint
 
 

@@ -41,7 +41,7 @@ def test_same_seed_same_shop(shop):
 
 def hit_rate(data, recommend):
     """How often the test target is among ten recommendations for the item before it."""
-    pairs = [(data.history(user)[-2], data.history(user)[-1]) for user in range(data.n_users)]
+    pairs = [(data.history_at(user)[-2], data.history_at(user)[-1]) for user in range(data.n_users)]
     return np.mean([target in recommend(previous) for previous, target in pairs])
 
 
@@ -50,7 +50,7 @@ def top_ten(counts):
 
 
 def test_order_predicts_better_than_popularity(data):
-    histories = [data.history(user)[:-2] for user in range(data.n_users)]
+    histories = [data.history_at(user)[:-2] for user in range(data.n_users)]
     popular = top_ten(Counter(np.concatenate(histories).tolist()))
     followers = defaultdict(Counter)
     for history in histories:
@@ -62,7 +62,7 @@ def test_order_predicts_better_than_popularity(data):
 def test_fields_predict_the_next_item(data):
     """Predict the next leaf category from the last one, compared with the most frequent leaf categories."""
     leaf = data.fields[:, data.field_names.index("cat3")]
-    histories = [leaf[data.history(user)] for user in range(data.n_users)]
+    histories = [leaf[data.history_at(user)] for user in range(data.n_users)]
     popular = {key for key, _ in Counter(np.concatenate(histories).tolist()).most_common(3)}
     followers = defaultdict(Counter)
     for history in histories:
@@ -89,7 +89,7 @@ def test_tastes_drift(monkeypatch):
     def loyalty(shop):
         data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["categories"])
         shelf = data.fields[:, 1]
-        long = [shelf[data.history(user)] for user in range(data.n_users) if len(data.history(user)) >= 30]
+        long = [shelf[data.history_at(user)] for user in range(data.n_users) if len(data.history_at(user)) >= 30]
         favourites = [[Counter(half.tolist()).most_common(1)[0][0] for half in np.array_split(h, 2)] for h in long]
         return np.mean([first == second for first, second in favourites])
 

@@ -187,7 +187,7 @@ class TestTimestamps:
     def test_ties_keep_the_order_of_the_file(self):
         log = pl.DataFrame({"user": ["u"] * 4, "item": list("dbca"), "timestamp": [1, 1, 1, 0]})
         data = Dataset.from_tables(log, k_core=1)
-        assert data.item_ids.gather(data.history(0)).to_list() == list("adbc")
+        assert data.item_ids.gather(data.history_at(0)).to_list() == list("adbc")
 
 
 class TestBadTables:

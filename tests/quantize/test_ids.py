@@ -163,7 +163,7 @@ class TestFile:
             ids.deduplicated().save(path)
         assert path.read_bytes() == before
         assert [file.name for file in path.parent.iterdir()] == ["ids.parquet"]
-        with pytest.raises(InputError, match="is a folder; name a file for the IDs"):
+        with pytest.raises(InputError, match="IDs are saved as Parquet; name a file"):
             ids.save(path.parent)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from resid import Dataset, InputError, Runtime
-from resid.core.artifact import Artifact, _digest
+from resid.core.artifact import Artifact
+from resid.core.checksums import manifest_text
 from resid.core.part import Part
 from resid.core.registry import find_part, kinds
 from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, Quantizer, RQKMeans
@@ -121,7 +122,7 @@ class TestRefused:
         path = tmp_path / "quantizer" / "manifest.json"
         content = json.loads(path.read_text()) | {"version": 2}
         del content["sha256"]
-        path.write_text(json.dumps(content | {"sha256": _digest(content)}))
+        path.write_text(manifest_text(content))
         with pytest.raises(InputError, match="quantizer: version 2 of a"):
             Quantizer.load(tmp_path / "quantizer")
 

@@ -144,7 +144,9 @@ class RecommenderContract:
         model.recommend([3], 5)
         assert "the first is 3; its ids are strings" in caplog.text
         assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
-        counts = Counter(data.item_ids[int(item)] for user in range(data.n_users) for item in data.history(user)[:-2])
+        counts = Counter(
+            data.item_ids[int(item)] for user in range(data.n_users) for item in data.history_at(user)[:-2]
+        )
         popular = sorted(data.item_ids, key=lambda item: (-counts[item], data.item_ids.to_list().index(item)))[:5]
         assert items[1].tolist() == items[2].tolist() == popular
         assert (scores[1] < 0).all()

@@ -16,7 +16,7 @@ class TestPopularity(RecommenderContract):
         return Popularity().fit(data)
 
     def test_it_counts_training_histories_only(self, model, data):
-        training = [item for user in range(data.n_users) for item in data.history(user)[:-2]]
+        training = [item for user in range(data.n_users) for item in data.history_at(user)[:-2]]
         assert model.catalogue_.counts.tolist() == np.bincount(training, minlength=12).tolist()
 
 

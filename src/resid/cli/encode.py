@@ -7,6 +7,8 @@ from resid import Dataset
 from resid.cli.app import AsJson, app, output, print_json
 from resid.cli.show import epochs_table, quality_table
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
+from resid.core.artifact import MANIFEST
+from resid.core.files import refuse_foreign_folder
 
 
 @app.command
@@ -37,8 +39,10 @@ def encode(
     from resid.runs import Run
 
     refuse_dataset_folder(out)
+    if embeddings is not None:
+        refuse_foreign_folder(embeddings, MANIFEST)
     spec = training.changed_recipe().part("encoder")
-    dataset = Dataset.load(data, verify=True)
+    dataset = Dataset.load(data)
     spec.create().check(dataset)
     runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:

@@ -46,7 +46,7 @@ def generate(
     spec = made.part("generator")
     if ids is None and embeddings is not None:
         raise InputError("--embeddings needs a file of IDs; without one, the recipe's encoder is used.")
-    dataset, known = Dataset.load(data, verify=True), SemanticIds.load(ids) if ids else None
+    dataset, known = Dataset.load(data), SemanticIds.load(ids) if ids else None
     if known is not None:
         known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else None

@@ -6,6 +6,7 @@ from resid import Dataset, InputError
 from resid.cli.app import AsJson, app, output, print_json
 from resid.cli.show import ids_table, ids_text
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
+from resid.core.tables import TABLE_ENDINGS, check_table_file, write_table
 
 
 @app.command
@@ -31,7 +32,8 @@ def quantize(
     embeddings
         Quantize the item embeddings of this folder instead of those of the recipe's encoder.
     ids
-        Also write the IDs to this Parquet file: a table with the columns item, c1, c2 and so on.
+        Also write the IDs to this file (.parquet, .csv, .jsonl or .ndjson): a table with the columns item, c1, c2 and so on. The
+        other commands read Parquet only.
     as_json
         Print the quality as JSON.
     """
@@ -41,14 +43,16 @@ def quantize(
     from resid.runs import Run
 
     refuse_dataset_folder(out)
+    if out.suffix.lower() in TABLE_ENDINGS:
+        raise InputError(f"--out {out}: --out is the run's folder; write the IDs with --ids {out}.")
+    if ids is not None:
+        check_table_file(ids)
     made = training.changed_recipe()
     spec = made.part("quantizer")
-    dataset = Dataset.load(data, verify=True)
+    dataset = Dataset.load(data)
     given = ItemEmbeddings.load(embeddings) if embeddings else None
     if given and given.fingerprint != dataset.fingerprint:
         raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
-    if ids is not None and (ids.is_dir() or ids.suffix != ".parquet"):
-        raise InputError(f"--ids {ids}: name a file that ends with .parquet.")
     made.check(dataset)
     runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:
@@ -57,8 +61,10 @@ def quantize(
         folder = out / run.stages["quantizer"]
     if not runtime.is_first:
         return
-    if ids is not None:
-        found.save(ids)
+    if ids is not None and ids.suffix.lower() == ".parquet":
+        found.save(ids)  # with what `SemanticIds.load` needs
+    elif ids is not None:
+        write_table(ids, found.table())
     raw = SemanticIds(quantizer.codes_, quantizer.level_sizes_)
     collisions = None if raw.unique else id_quality(raw)
     quality = id_quality(found, vectors.vectors, dataset)

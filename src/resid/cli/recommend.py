@@ -12,8 +12,8 @@ from rich.table import Table
 from resid import InputError
 from resid.cli.app import AsJson, app, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding
-from resid.core.files import atomic_file, refuse_file
 from resid.core.progress import ConsoleProgress
+from resid.core.tables import check_table_file, write_table
 from resid.data.catalogue import parse_ids
 from resid.data.engines import ROW
 from resid.data.readers import open_table
@@ -68,7 +68,7 @@ def recommend(
         Of a generator: beam search over the IDs of items; exact scoring of the whole catalogue; or free beam search, which may
         generate IDs that no item has.
     out
-        With --histories: the Parquet file to write, with the columns user, rank, item and score.
+        With --histories: the file to write (.parquet, .csv, .jsonl or .ndjson), with the columns user, rank, item and score.
     as_json
         Print the items as JSON.
     """
@@ -79,11 +79,9 @@ def recommend(
     if (history is None) == (histories is None):
         raise InputError("give either --history B01,B02 or --histories FILE.")
     if (histories is None) != (out is None):
-        raise InputError("--histories needs --out, the Parquet file to write, and the other way round.")
-    if out is not None and (out.is_dir() or out.suffix != ".parquet"):
-        raise InputError(f"--out {out}: name a file that ends with .parquet.")
+        raise InputError("--histories needs --out, the file to write, and the other way round.")
     if out is not None:
-        refuse_file(out.parent)
+        check_table_file(out)
     recommender = load(model)
     known = recommender.catalogue_.item_ids
     users, rows = (
@@ -112,8 +110,7 @@ def recommend(
                 "score": scores.ravel(),
             }
         ).drop_nulls("item")
-        with atomic_file(out) as partial:
-            found.write_parquet(partial)
+        write_table(out, found)
         if as_json:
             print_json({"file": str(out), "users": len(users), "rows": len(found)})
         else:

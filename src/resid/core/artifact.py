@@ -8,7 +8,6 @@
     NAME/                 another artifact: the encoder and the quantizer of a generator
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from resid.core.errors import InputError, as_path
-from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder, sha256_of_file
+from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
+from resid.core.errors import InputError, as_path, first_line
+from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -85,8 +85,7 @@ def _write(folder: Path, artifact: Artifact) -> None:
         "files": files,
         "parts": {name: sha256_of_file(folder / name / MANIFEST) for name in artifact.parts},
     }
-    manifest["sha256"] = _digest(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
 
 def read_artifact(folder: str | Path) -> Artifact:
@@ -101,7 +100,7 @@ def read_artifact(folder: str | Path) -> Artifact:
     folder = as_path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        digest, own = manifest.pop("sha256", None), _digest(manifest)
+        unaltered = pop_checksum(manifest)
         version, files = manifest["format"], manifest["files"]
         sums = {name: entry["sha256"] for name, entry in files.items()}
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -116,7 +115,7 @@ def read_artifact(folder: str | Path) -> Artifact:
         )
     parts = manifest.get("parts")
     outside = isinstance(parts, dict) and any(Path(name).name != name or name in (".", "..") for name in parts)
-    if digest != own or WEIGHTS not in sums or not isinstance(parts, dict) or outside:
+    if not unaltered or WEIGHTS not in sums or not isinstance(parts, dict) or outside:
         raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
     present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read
     for name in sorted({*present, *sums} - set(parts)):
@@ -143,9 +142,6 @@ def read_artifact(folder: str | Path) -> Artifact:
             parts={name: read_artifact(folder / name) for name in parts},
         )
     except (OSError, KeyError, SafetensorError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{folder}: a file of the model cannot be read ({error}); save it again.") from error
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """Return a checksum of a manifest's other content."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        raise InputError(
+            f"{folder}: a file of the model cannot be read ({first_line(error)}); save it again."
+        ) from error

@@ -3,6 +3,8 @@
 import contextlib
 import difflib
 import errno
+import os
+import re
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
@@ -17,18 +19,32 @@ class TrainingError(RuntimeError):
     """Training diverged: the loss or the gradient is not finite."""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+
+
 @contextlib.contextmanager
-def explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn 'no space left on device' into an `InputError` that names `folder`; other errors pass through."""
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a missing permission into an `InputError` that names `path`; other errors pass through.
+
+    The name in the original error may be that of a temporary file.
+    """
     try:
         yield
-    except Exception as error:  # Polars reports the operating system's error as one of its own
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if not full and "No space left on device" not in str(error):
-            raise
-        raise InputError(
-            f"{folder}: the disk is full; free some space or choose another folder, and run it again."
-        ) from error
+    except InputError:
+        raise
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        if number is None and (told := re.search(r"\(os error (\d+)\)", str(error))):  # from Polars and safetensors
+            number = int(told[1])
+        if number in _FULL:
+            raise InputError(
+                f"{path}: the disk is full; free some space or choose another folder, and run it again."
+            ) from error
+        if number in _REFUSED:
+            reason = os.strerror(number).lower()
+            raise InputError(f"{path}: cannot be written ({reason}); choose another folder.") from error
+        raise
 
 
 def as_path(path: Any) -> Path:
@@ -47,5 +63,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of another library's error message."""
     java = getattr(error, "java_exception", None)  # Spark's own message
-    text = str(java.getMessage() if java else error)
+    text = str(java.getMessage() if java else getattr(error, "strerror", None) or error)  # without [Errno 2]
     return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")

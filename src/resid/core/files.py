@@ -1,7 +1,6 @@
 """Atomic writes: files and folders that are written completely or not at all, and checks before anything is replaced."""
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -10,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from resid.core.errors import InputError, explain_full_disk
+from resid.core.errors import InputError, explain_disk_errors
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
@@ -51,16 +50,21 @@ def _listed_files(manifest: Path) -> set[str]:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise."""
     partial = path.with_name(f".{path.name}.partial")
-    with explain_full_disk(path.parent):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial
             readable_as_others(partial)
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
+            _write_out(partial)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _write_out(path: Path) -> None:
+    """Wait until a file is on the disk: renamed before that, it could replace a good file and be lost in a crash."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -76,24 +80,28 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     If the process is killed, either the old or the new content is complete. In the worst case the old content is left
     under a temporary name, from which the next call restores it.
     """
-    folder = folder.resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    parked = folder.parent / f".{folder.name}.replaced"
-    if parked.exists() and not folder.exists():
-        os.rename(parked, folder)
-    with explain_full_disk(folder), temporary_folder(folder.parent, folder.name) as partial:
-        yield partial
-        if not folder.exists():
-            os.rename(partial, folder)
-            return
-        shutil.rmtree(parked, ignore_errors=True)
-        os.rename(folder, parked)
-        try:
-            os.rename(partial, folder)
-        except BaseException:
+    with explain_disk_errors(folder):
+        folder = folder.resolve()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        parked = folder.parent / f".{folder.name}.replaced"
+        if parked.exists() and not folder.exists():
             os.rename(parked, folder)
-            raise
-        shutil.rmtree(parked)
+        with temporary_folder(folder.parent, folder.name) as partial:
+            yield partial
+            for path in partial.rglob("*"):
+                if path.is_file():
+                    _write_out(path)
+            if not folder.exists():
+                os.rename(partial, folder)
+                return
+            shutil.rmtree(parked, ignore_errors=True)
+            os.rename(folder, parked)
+            try:
+                os.rename(partial, folder)
+            except BaseException:
+                os.rename(parked, folder)
+                raise
+            shutil.rmtree(parked)
 
 
 @contextlib.contextmanager
@@ -130,9 +138,3 @@ def readable_as_others(path: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
-
-
-def sha256_of_file(path: Path) -> str:
-    """Return the SHA-256 checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

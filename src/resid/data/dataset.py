@@ -2,7 +2,7 @@
 
 On disk it is a folder (see `docs/data-format.md`)::
 
-    dataset.json     settings, counts after every step, checksums; written last
+    dataset.json     settings, counts after every step, checksums of the other files and of itself; written last
     users.parquet    user                          row = user index
     items.parquet    item, fields, kept columns    row = item index
     fields.npy       (items, fields) int32         0 = missing, v = the v-th value of the field in sorted order
@@ -22,8 +22,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path
-from resid.core.files import atomic_folder, refuse_foreign_folder, sha256_of_file
+from resid.core.files import atomic_folder, refuse_foreign_folder
 from resid.core.progress import Progress
 from resid.data.catalogue import Catalogue, lookup
 from resid.data.settings import PrepareSettings
@@ -253,9 +254,26 @@ class Dataset:
                 counts += np.bincount(self.sequence[self.offsets[1:] - back][unseen[name]], minlength=self.n_items)
         return counts
 
-    def history(self, user: int) -> NDArray[np.int32]:
+    def history(self, user: Any) -> pl.Series:
+        """Return the item ids of a user's complete history, including the validation and test targets.
+
+        Raises
+        ------
+        InputError
+            If there is no user with this id.
+        """
+        index = self._user_positions.get(user)
+        if index is None:
+            raise InputError(
+                f"there is no user {user!r} in the Dataset; `user_ids` lists all, `history_at` takes an index."
+            )
+        return self.item_ids.gather(self.history_at(index))
+
+    def history_at(self, index: int) -> NDArray[np.int32]:
         """Return the complete history of a user index as item indices, including the validation and test targets."""
-        return np.asarray(self.sequence[self.offsets[user] : self.offsets[user + 1]])
+        if not 0 <= index < self.n_users:
+            raise InputError(f"user index {index} is out of range; there are {self.n_users:,} users.")
+        return np.asarray(self.sequence[self.offsets[index] : self.offsets[index + 1]])
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -362,19 +380,19 @@ class Dataset:
                     for file in sorted(partial.iterdir())
                 },
             }
-            (partial / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            (partial / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
         self.folder = folder
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = False) -> "Dataset":
-        """Open a Dataset folder; arrays are memory-mapped.
+    def load(cls, folder: str | Path) -> "Dataset":
+        """Open a Dataset folder, after verifying the checksum of every file; arrays are memory-mapped.
+
+        A process reads the files once for this, and again if they change.
 
         Parameters
         ----------
         folder
             A folder written by `save` or ``resid prepare``.
-        verify
-            Also verify the checksum of every file, which reads all of them; file sizes are always checked.
 
         Raises
         ------
@@ -387,13 +405,13 @@ class Dataset:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = int(manifest["format"]), manifest["files"]
-            if version == FORMAT:
-                sizes = {name: files[name]["bytes"] for name in _FILES}
+            checksums = {name: files[name]["sha256"] for name in _FILES} if version == FORMAT else {}
+            unaltered = pop_checksum(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(
                 f"{folder}: not a Dataset, {MANIFEST} is missing; create one with 'resid prepare'."
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise InputError(f"{folder / MANIFEST}: damaged ({error}); prepare the Dataset again.") from error
         if version != FORMAT:
             older = "an older version of resid; prepare the Dataset again"
@@ -401,25 +419,28 @@ class Dataset:
             raise InputError(
                 f"{folder}: format {version} of the Dataset was written by {older if version < FORMAT else newer}."
             )
-        for name, size in sizes.items():
-            file = folder / name
-            complete = file.is_file() and file.stat().st_size == size
-            if not complete or (verify and sha256_of_file(file) != files[name]["sha256"]):
-                raise InputError(f"{file}: missing or damaged; prepare the Dataset again.")
+        for name, checksum in checksums.items():
+            if not (folder / name).is_file() or sha256_of_file(folder / name) != checksum:
+                raise InputError(f"{folder / name}: missing or damaged; prepare the Dataset again.")
+        altered = f"{folder / MANIFEST}: altered; prepare the Dataset again."
+        if unaltered is False:
+            raise InputError(altered)
         try:
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
-            tables = {name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES}
-        except (ValueError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{folder}: a file of the Dataset is damaged; prepare it again.") from error
-        data = cls(
-            arrays=arrays,
-            tables=tables,
-            settings=PrepareSettings(**manifest["settings"]),
-            field_names=manifest["field_names"],
-            steps=manifest["steps"],
-            notes=manifest["notes"],
-            fingerprint=manifest["fingerprint"],
-        )
+            data = cls(
+                arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS},
+                tables={name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES},
+                settings=PrepareSettings(**manifest["settings"]),
+                field_names=manifest["field_names"],
+                steps=manifest["steps"],
+                notes=manifest["notes"],
+                fingerprint=manifest["fingerprint"] if unaltered else None,  # None computes it
+            )
+        except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
+            raise InputError(altered) from error
+        if (
+            data.fingerprint != manifest["fingerprint"]
+        ):  # of a manifest without a checksum, which did not always have one
+            raise InputError(altered)
         data.folder = folder
         return data
 

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from resid.core.errors import InputError, explain_full_disk
+from resid.core.errors import InputError, explain_disk_errors
 from resid.core.progress import Progress, Silent
 
 _BLOCK = 2**20
@@ -45,7 +45,7 @@ def download(address: str, folder: str | Path, *, attempts: int = 4, progress: P
         raise InputError(f"{folder}: this is a file; choose a folder for the downloads.")
     for attempt in range(attempts):
         try:
-            with explain_full_disk(folder):
+            with explain_disk_errors(folder):
                 _resume(address, target, progress or Silent())
             return target
         except (OSError, http.client.HTTPException) as error:

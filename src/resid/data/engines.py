@@ -13,7 +13,7 @@ import narwhals as nw
 import numpy as np
 import polars as pl
 
-from resid.core.errors import InputError, explain_full_disk
+from resid.core.errors import InputError, explain_disk_errors
 from resid.core.files import temporary_folder
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class SparkEngine:
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
         """Write the encoded log in parts by ranges of users, then yield the parts in order."""
         parts = 1 + interactions // self._INTERACTIONS_PER_PART
-        with explain_full_disk(self.scratch), temporary_folder(self.scratch, "resid-histories") as folder:
+        with explain_disk_errors(self.scratch), temporary_folder(self.scratch, "resid-histories") as folder:
             ordered = log.to_native().repartitionByRange(parts, "user").sortWithinPartitions("user", "timestamp", ROW)
             ordered.select("user", "item").write.parquet((folder / "parts").as_uri())
             files = sorted(folder.glob("parts/part-*.parquet"))

@@ -155,7 +155,7 @@ def evaluate(
     if not isinstance(model, Ranker):
         raise InputError(f"expected a recommender, got a {type(model).__name__}; see resid.load.")
     if not isinstance(data, Dataset):
-        data = Dataset.load(data, verify=True)
+        data = Dataset.load(data)
     model.require_data(data)
     _check_cutoffs((k,), data.n_items)
     kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)

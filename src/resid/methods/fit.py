@@ -41,7 +41,7 @@ def fit(
         If the recipe is invalid, or the folder belongs to another Dataset, to something else, or to a running process.
     """
     if isinstance(data, (str, Path)):
-        data = Dataset.load(data, verify=True)
+        data = Dataset.load(data)
     require_dataset(data)
     if not isinstance(changes, Mapping | None):
         raise InputError(f"'changes' must be a mapping such as {{'encoder.epochs': 20}}, not {changes!r}.")

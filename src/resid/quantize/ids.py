@@ -11,13 +11,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from resid.core.errors import InputError, as_path
+from resid.core.checksums import SEAL, is_sealed, seal_file
+from resid.core.errors import InputError, as_path, first_line
 from resid.core.files import atomic_file
 from resid.data.dataset import Dataset
 
 _READABLE = ("1", "2")  # formats of the file; the last one is written
-_SEAL = b"resid-sha256:"  # followed by the checksum of the file, in which the checksum itself counts as zeros
-_ZEROS = b"0" * 64
 
 
 class SemanticIds:
@@ -206,7 +205,7 @@ class SemanticIds:
         return [self.parent_of(depth) * size + self.node_codes(depth) for depth, size in enumerate(self.level_sizes, 1)]
 
     def find(self, codes: ArrayLike) -> list[NDArray[np.int64]]:
-        """Return the items with each ID, shape (IDs, levels); an empty array where there are none."""
+        """Return the item indices with each ID, shape (IDs, levels); an empty array where there are none."""
         wanted = np.atleast_2d(np.asarray(codes, dtype=np.int64))
         if wanted.shape[-1] != self.levels:
             raise InputError(f"an ID has {self.levels} codes, not {wanted.shape[-1]}.")
@@ -237,18 +236,17 @@ class SemanticIds:
     def save(self, path: str | Path) -> None:
         """Write the table as Parquet atomically; level sizes and facts are in its metadata."""
         path = Path(path)
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; name a file for the IDs.")
+        if path.is_dir() or path.suffix.lower() != ".parquet":
+            raise InputError(f"{path}: IDs are saved as Parquet; name a file that ends with .parquet.")
         metadata = {
             "format": _READABLE[-1],
             "sizes": ",".join(map(str, self.level_sizes)),
             "facts": json.dumps(self.facts),
-            "checksum": (_SEAL + _ZEROS).decode(),
+            "checksum": SEAL,
         }
         with atomic_file(path) as partial:
             self.table().write_parquet(partial, metadata=metadata)
-            before, _, after = _split_at_checksum(partial.read_bytes())
-            partial.write_bytes(before + _sha256(before + _ZEROS + after) + after)
+            seal_file(partial)
 
     @classmethod
     def load(cls, path: str | Path) -> "SemanticIds":
@@ -257,30 +255,18 @@ class SemanticIds:
             raise InputError(f"{path}: there is no such file; 'resid quantize' writes one.")
         try:
             # Before anything is parsed: Polars ends the process at some damaged files.
-            before, checksum, after = _split_at_checksum(Path(path).read_bytes())
-            if checksum and checksum != _sha256(before + _ZEROS + after):
-                raise ValueError("its checksum does not match")
+            sealed = is_sealed(Path(path))
             table, metadata = pl.read_parquet(path, glob=False), pl.read_parquet_metadata(path)
             if "sizes" not in metadata:
                 raise ValueError("its metadata do not contain the level sizes; another program wrote it")
             if (version := metadata.get("format", "1")) not in _READABLE:
                 raise ValueError(f"format {version!r} is not supported; update resid")
-            if version != "1" and not checksum:
+            if version != "1" and not sealed:
                 raise ValueError("its checksum is missing")
             level_sizes = [int(size) for size in metadata["sizes"].split(",")]
             facts = json.loads(metadata.get("facts", "{}"))
             return cls(table.drop("item").to_numpy(), level_sizes, table["item"], facts)
         except (OSError, KeyError, ValueError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{path}: this file has no valid semantic IDs ({error}); quantize again.") from error
-
-
-def _split_at_checksum(content: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the bytes of a file before its checksum, the checksum, and the bytes after it; it is empty if there is none."""
-    first = content.rfind(_SEAL) + len(_SEAL)  # the metadata are at the end
-    if first < len(_SEAL):
-        return content, b"", b""
-    return content[:first], content[first : first + 64], content[first + 64 :]
-
-
-def _sha256(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+            raise InputError(
+                f"{path}: this file has no valid semantic IDs ({first_line(error)}); quantize again."
+            ) from error

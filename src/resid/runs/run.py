@@ -28,12 +28,13 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.artifact import MANIFEST
+from resid.core.checksums import manifest_text, pop_checksum
 from resid.core.errors import InputError, as_path
-from resid.core.files import atomic_file, refuse_file, refuse_foreign_folder, write_text
+from resid.core.files import refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
+from resid.core.tables import write_table
 from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 
@@ -186,19 +187,18 @@ class Run:
             The recipe with all settings.
         """
         if self.runtime.is_first:
+            model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
-            if results.is_dir() and self._record.model_stages != self.stages:
+            if results.is_dir() and self._record.model_stages != self.stages:  # only now, as the disk may be full
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
-            refuse_foreign_folder(self.folder / MODEL, MANIFEST)
-            model.save(self.folder / MODEL)
             write_text(self.folder / RECIPE, toml)
         self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages))
         self._write_record()  # last, so that the record describes the saved model
 
     def _write_record(self) -> None:
         if self.runtime.is_first:
-            write_text(self.folder / RUN, json.dumps({"format": FORMAT, **asdict(self._record)}, indent=1) + "\n")
+            write_text(self.folder / RUN, manifest_text({"format": FORMAT, **asdict(self._record)}))
 
 
 def read_run(folder: str | Path) -> RunRecord | None:
@@ -206,8 +206,10 @@ def read_run(folder: str | Path) -> RunRecord | None:
     path = Path(folder) / RUN
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        version = content.pop("format")
+        unaltered, version = pop_checksum(content), content.pop("format")
         record = RunRecord(**content) if version == FORMAT else None
+        if record and unaltered is False:
+            raise ValueError("its checksum does not match")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -252,7 +254,7 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
         raise InputError(f"{folder}: the Dataset of this model is unknown; give it with --data.")
     if data is None and not Path(str(known)).exists():
         raise InputError(f"{known}: the Dataset of {folder} is missing; give it with --data.")
-    return Dataset.load(data or Path(str(known)), verify=True)
+    return Dataset.load(data or Path(str(known)))
 
 
 def write_evaluation(
@@ -279,8 +281,7 @@ def write_evaluation(
     place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
     if place is None:
         return None
-    with atomic_file(place / f"{name}.parquet") as partial:
-        ranks.write_parquet(partial)
+    write_table(place / f"{name}.parquet", ranks)
     write_text(place / f"{name}.json", json.dumps(metrics, indent=1) + "\n")
     return place / name
 

@@ -1,7 +1,6 @@
 """Checkpoints: one safetensors file with tensors and a JSON header, replaced atomically; loading never runs code."""
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from resid.core.errors import InputError
+from resid.core.checksums import SEAL, is_sealed, seal_file
+from resid.core.errors import InputError, first_line
 from resid.core.files import atomic_file
 
 
@@ -33,9 +33,10 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
         if (first := once.setdefault((t.data_ptr(), t.numel(), *t.stride()), name)) != name and t.numel()
     }
     written = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if name not in same}
-    header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": str(_checksum(written))}
+    header = {"facts": json.dumps(facts), "same": json.dumps(same), "checksum": SEAL}
     with atomic_file(path) as partial:
         save_file(written, partial, metadata=header)
+        seal_file(partial)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -44,29 +45,20 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises
     ------
     InputError
-        If the file is incomplete or damaged.
+        If the file is incomplete or damaged, or was written by an earlier version.
     """
     try:
+        if not is_sealed(path):
+            raise ValueError("its checksum is missing, or an earlier version of resid wrote it")
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dictionary
-            if file.metadata()["checksum"] != str(_checksum(tensors)):
-                raise ValueError("checksum mismatch")
-            for name, first in json.loads(file.metadata().get("same", "{}")).items():
+            for name, first in json.loads(file.metadata()["same"]).items():
                 tensors[name] = tensors[first]
             return tensors, json.loads(file.metadata()["facts"])
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file.") from error
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: incomplete or damaged checkpoint ({error}); remove {path.parent} to start again."
+            f"{path}: missing, incomplete or damaged checkpoint ({first_line(error)}); remove {path.parent} to start again."
         ) from error
-
-
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    checksum = 0
-    for name in sorted(tensors):
-        checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, checksum)
-    return checksum
 
 
 def flat_optimizer(optimizer: torch.optim.Optimizer, prefix: str) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

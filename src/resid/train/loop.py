@@ -21,7 +21,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from resid.core.errors import InputError, TrainingError, explain_full_disk
+from resid.core.errors import InputError, TrainingError
 from resid.core.files import write_text
 from resid.core.progress import Progress
 from resid.core.runtime import Runtime
@@ -50,6 +50,7 @@ class _State:
     best_epoch: int = 0
     loss_sums: dict[str, float] = field(default_factory=dict)  # of the current epoch
     finished: bool = False
+    history: list[dict[str, Any]] = field(default_factory=list)  # the metrics of every finished epoch
 
 
 def train(
@@ -126,8 +127,8 @@ def train(
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
         model.eval()
-        history = run.history()
         fabric.barrier()  # all have read before a temporary folder is removed
+        history: list[dict[str, Any]] = fabric.broadcast(run.state.history)  # speeds differ between processes
         return history
 
 
@@ -172,7 +173,6 @@ class _Training:
         """Load the last checkpoint; return whether there is one."""
         path = self.folder / CHECKPOINT
         if not path.exists():
-            self._trim_history()
             return False
         tensors, facts = load_checkpoint(path)
         ours, theirs = _flat(json.loads(json.dumps(self.configuration))), _flat(facts.get("configuration", {}))
@@ -187,7 +187,7 @@ class _Training:
             restore_optimizer(optimizer, f"optimizer{number}", tensors, facts["optimizers"][number])
         self.batches.load_state_dict(facts["batches"])
         self.state = _State(**facts["state"])
-        self._trim_history()
+        self._write_history()  # an interrupted run may have written more than it saved
         log.info("resuming after step %d, epoch %d", self.state.step, self.state.epoch)
         return True
 
@@ -332,9 +332,8 @@ class _Training:
         state.finished = state.epoch >= self.settings.epochs or bool(patience and waited >= patience)
         for tracker in self.trackers:
             tracker.log(record, state.epoch)
-        if self.writes:
-            with explain_full_disk(self.folder), (self.folder / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+        state.history.append(record)
+        self._write_history()
         self.checkpoint()
         log.info(" ".join(f"{name} {value:.5g}" for name, value in record.items()))
 
@@ -342,18 +341,10 @@ class _Training:
         """Load the best weights."""
         self._load(load_checkpoint(self.folder / BEST)[0])
 
-    def history(self) -> list[dict[str, Any]]:
-        """Return the metrics of every epoch."""
-        path = self.folder / METRICS
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill may have truncated the last one
-
-    def _trim_history(self) -> None:
-        """Drop the records that were written after the checkpoint from which the run resumes."""
-        path = self.folder / METRICS
-        if path.exists() and self.writes:
-            kept = [record for record in self.history() if record["epoch"] <= self.state.epoch]
-            write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+    def _write_history(self) -> None:
+        """Write the metrics of every epoch for others to read; the run itself has them in its checkpoint."""
+        if self.writes:
+            write_text(self.folder / METRICS, "".join(json.dumps(record) + "\n" for record in self.state.history))
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, explain_disk_errors
 from resid.core.files import refuse_file
 
 try:
@@ -37,11 +37,13 @@ def deterministic(wanted: bool) -> Iterator[None]:
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder while the block runs; the lock ends with its process."""
     refuse_file(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    with (folder / ".lock").open("w") as lock:
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    with lock:
+        if fcntl is None:
+            yield
+            return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from resid.core.errors import InputError, first_line
+from resid.core.files import write_text
 
 
 class Tracker(Protocol):
@@ -58,7 +59,7 @@ class MLflow:
         experiment = self.client.get_experiment_by_name(name)
         identity = experiment.experiment_id if experiment else self.client.create_experiment(name)
         self.run = self.client.create_run(identity, run_name=folder.resolve().parent.name).info.run_id
-        noted.write_text(self.run, encoding="utf-8")
+        write_text(noted, self.run)
         for setting, value in settings.items():
             self.client.log_param(self.run, setting, value)
 
@@ -79,7 +80,7 @@ class WandB:
         wandb = _import("wandb")
         noted = folder / "wandb-run.txt"
         identity = noted.read_text(encoding="utf-8") if continued and noted.exists() else uuid.uuid4().hex[:8]
-        noted.write_text(identity, encoding="utf-8")
+        write_text(noted, identity)
         self.run = wandb.init(dir=str(folder), id=identity, resume="allow", config=settings)
 
     def log(self, metrics: dict[str, float], epoch: int) -> None:
