@@ -34,7 +34,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
 def as_path(path: Any) -> Path:
     """Return a string or path as a `Path`; raise an `InputError` for anything else."""
     if not isinstance(path, (str, PathLike)):
-        raise InputError(f"expected a path, got {path!r}.")
+        raise InputError(f"expected a path, got {shown(path)}.")
     return Path(path)
 
 
@@ -58,7 +58,7 @@ def one_line(text: str, length: int = 200) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message."""
     java = getattr(error, "java_exception", None)  # Spark's own message
     text = str(java.getMessage() if java else error)

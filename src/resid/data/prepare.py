@@ -126,14 +126,14 @@ def prepare(
         _refuse_unlisted(log, items, item_column)
     report = _Report(engine)
     report.add("read", log.frame)
-    distinct = engine.materialize(log.frame.group_by(*_COLUMNS).agg(nw.col(ROW).min()))
     notes: dict[str, Any] = {
         "skipped_lines": log.skipped_lines + (items.skipped_lines if items else 0),
-        "duplicate_interactions": report.steps[0]["interactions"] - _count(distinct, engine),
+        "duplicate_interactions": report.steps[0]["interactions"]
+        - _count(log.frame.select(*_COLUMNS).unique(), engine),
         "duplicates": duplicates,
     }
     if duplicates == "drop":
-        log = log.with_frame(distinct)
+        log = log.with_frame(engine.materialize(log.frame.group_by(*_COLUMNS).agg(nw.col(ROW).min())))
         report.add("duplicate interactions dropped", log.frame, "duplicates")
     elif notes["duplicate_interactions"] * 10 > report.steps[0]["interactions"]:
         _log.warning(

@@ -16,7 +16,7 @@ from resid.core.errors import InputError, first_line, shown
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import read_jsonl
-from resid.data.tables import Table, separator_hint
+from resid.data.tables import ENGINE_ERRORS, Table, separator_hint
 from resid.data.text import UTF8, checked_encoding, is_plain, not_utf8, open_text
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SPARK_ENCODINGS = {
+    "iso8859-1": "iso-8859-1",
+    "utf-16-le": "utf-16le",
+    "utf-16-be": "utf-16be",
+}  # Python's name → Spark's
 _FORMATS = ".parquet, .csv, .tsv, .jsonl (text formats may end in .gz)"
 
 
@@ -88,7 +93,7 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
             f"{name}: a {type(source).__name__} is not a table; pass a path ({_FORMATS}) or a pandas, Polars, PyArrow, "
             "DuckDB or Spark frame."
         ) from error
-    except Exception as error:  # every library has its own error classes
+    except ENGINE_ERRORS as error:  # every library has its own
         raise InputError(f"{name}: the frame cannot be read ({first_line(error)}); check its columns.") from error
     if frame.implementation.is_spark_like():
         return Table(frame.lazy(), name, SparkEngine(frame.to_native().sparkSession, scratch))
@@ -99,7 +104,7 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         raise InputError(
             f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'"
         ) from error
-    except Exception as error:  # Arrow and DuckDB have their own error classes, and are optional
+    except ENGINE_ERRORS as error:  # also of Arrow and DuckDB, which are optional
         raise InputError(
             f"{name}: the frame cannot be converted ({first_line(error)}); give each column one type."
         ) from error
@@ -143,7 +148,7 @@ def _open_parquet(path: Path) -> Table:
     try:
         lazy = pl.scan_parquet(parquet_files(path) if path.is_dir() else path, glob=False)
         lazy.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except ENGINE_ERRORS as error:
         raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it complete?") from error
     return _numbered_later(lazy, str(path))
 
@@ -154,8 +159,10 @@ def _open_delimited(path: Path, separator: str, encoding: str) -> Table:
         content: Path | bytes = path if is_plain(path, encoding) else stream.read()
     try:
         frame = pl.read_csv(content, infer_schema=False, separator=separator, glob=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = _csv_fault(path, separator, encoding) or f"the file cannot be read ({first_line(error)}); is it complete?"
+    except ENGINE_ERRORS as error:
+        reason = (
+            _csv_fault(path, separator, encoding) or f"the file cannot be read ({first_line(error)}); is it complete?"
+        )
         raise InputError(f"{path}: {reason}") from error
     numbered = frame.lazy().drop(ROW, strict=False).with_row_index(ROW, offset=1)
     filled = numbered.filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
@@ -212,6 +219,7 @@ def _open_with_spark(
     except ModuleNotFoundError as error:
         raise InputError("the engine 'spark' requires pyspark; install it with: pip install 'resid[spark]'") from error
     uri, skipped = path.resolve().as_uri(), 0
+    encoding = _SPARK_ENCODINGS.get(encoding, encoding)
     try:
         session = SparkSession.builder.appName("resid").getOrCreate()
     except Exception as error:  # the error class depends on how Java is missing

@@ -15,6 +15,9 @@ import polars as pl
 from resid.core.errors import InputError, first_line, one_line, shown
 from resid.data.engines import ROW, Engine, Frame
 
+# Polars and Spark have their own error classes, and Spark is optional; a parser of Polars that panics raises what is not
+# even an `Exception`.
+ENGINE_ERRORS = (Exception, pl.exceptions.PanicException)
 _SEPARATORS = ";\t|,"  # of text files, as people have them
 _SHOWN = 3  # invalid rows named in a message
 # Text that is a 64-bit integer in canonical form.
@@ -132,7 +135,7 @@ def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
     try:
         frame = table.engine.materialize(table.engine.number_rows(table.frame).select(*columns, nw.col(ROW)))
         rows = table.engine.collect(frame.head(1).select(nw.len().alias("count")))["count"].item()
-    except Exception as error:  # Polars and Spark have their own error classes, and Spark is optional
+    except ENGINE_ERRORS as error:
         raise InputError(f"{table.name}: cannot be read ({first_line(error)}); is the file complete?") from error
     if not rows:
         raise InputError(f"{table.name}: the table is empty; pass one with at least one row.")
@@ -228,7 +231,7 @@ def _parsed(table: Table, original: str, format_: str) -> Table:
         dated = table.with_frame(table.engine.materialize(table.engine.parse_dates(kept_text, "timestamp", format_)))
     except InputError:
         raise
-    except Exception as error:  # Polars and Spark have their own error classes, and Spark is optional
+    except ENGINE_ERRORS as error:
         raise InputError(
             f"timestamp_format: {shown(format_)} is not a format such as '%d/%m/%Y %H:%M' ({first_line(error)})."
         ) from error
