@@ -57,6 +57,21 @@ def test_amazon_raw(spark, shop, tmp_path):
     same_bytes(tmp_path / "polars", tmp_path / "spark")
 
 
+def test_options_of_text_files(spark, log, tmp_path):
+    days = pl.from_epoch(log["timestamp"] + 20_000, time_unit="d")
+    log = log.with_columns(timestamp=days.dt.strftime("%d/%m/%Y 8:05"), user=pl.format("é{}", "user"))
+    path = tmp_path / "log.csv"
+    path.write_text(pl.concat([log, log]).write_csv(separator=";"), encoding="latin-1")
+    options = {"separator": ";", "encoding": "latin-1", "duplicates": "drop"}
+    for timestamp_format in (None, "%d/%m/%Y %H:%M"):
+        datasets = [
+            Dataset.from_tables(path, engine=engine, timestamp_format=timestamp_format, **options)
+            for engine in ("polars", "spark")
+        ]
+        assert datasets[0].fingerprint == datasets[1].fingerprint == Dataset.from_tables(log).fingerprint
+        assert datasets[0].notes == datasets[1].notes
+
+
 def test_text_files(spark, log, items, tmp_path):
     log = log.with_columns(
         pl.lit("2026-01-01T00:00:").add(pl.col("timestamp").cast(pl.String).str.zfill(2)).alias("timestamp")

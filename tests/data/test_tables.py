@@ -297,7 +297,7 @@ class TestBadTables:
 
     def test_the_id_is_no_field(self, log, items):
         self.refused("column 'item': this is the item id", log, items, fields=["item"])
-        self.refused("fields and keep must be lists", log, items, fields="store")
+        self.refused("fields must be a list of column names", log, items, fields="store")
 
     def test_kept_columns_that_cannot_be(self, log, items):
         self.refused(
@@ -357,8 +357,8 @@ class TestBadTables:
     @pytest.mark.parametrize(
         ("content", "fault"),
         [
-            (b"user;item;timestamp\na;b;1\n", "the separator seems to be a semicolon"),
-            (b"user,item,timestamp\n\xe9,b,1\n", "the encoding is not UTF-8"),
+            (b"user;item;timestamp\na;b;1\n", "the separator seems to be ';', so pass separator=';' "),
+            (b"user,item,timestamp\n\xe9,b,1\n", "line 2: not valid UTF-8; pass the encoding"),
             (b"", "the file is empty; it needs a header and rows"),
         ],
     )

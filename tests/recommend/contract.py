@@ -138,11 +138,11 @@ class RecommenderContract:
     def test_unknown_items(self, model, data, caplog):
         caplog.set_level(logging.WARNING)
         items, scores = model.recommend([["i3", "new", "i4"], ["new"], []], 5)
-        assert "skipped 2 items that are not in the catalogue, the first is 'new'" in caplog.text
-        assert "2 histories have no item of the catalogue and get the most popular items" in caplog.text
-        assert "its ids are strings" not in caplog.text
+        assert "Skipped 2 unknown item ids (e.g. 'new')" in caplog.text
+        assert "2 histories have no known item and get the most popular items" in caplog.text
+        assert "catalogue are strings" not in caplog.text
         model.recommend([3], 5)
-        assert "the first is 3; its ids are strings" in caplog.text
+        assert "Skipped 1 unknown item id (e.g. 3); the ids of the catalogue are strings" in caplog.text
         assert items[0].tolist() == model.recommend(["i3", "i4"], 5)[0].tolist()
         counts = Counter(
             data.item_ids[int(item)] for user in range(data.n_users) for item in data.history_at(user)[:-2]
@@ -151,7 +151,7 @@ class RecommenderContract:
         assert items[1].tolist() == items[2].tolist() == popular
         assert (scores[1] < 0).all()
         denied, _ = model.recommend([[]], 5, deny=["gone", popular[0]])
-        assert "1 items of 'deny' are not in the catalogue, the first is 'gone'" in caplog.text
+        assert "Skipped 1 unknown item id of 'deny' (e.g. 'gone')" in caplog.text
         assert denied[0, :4].tolist() == popular[1:]
 
     @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class RecommenderContract:
             (["i1"], 13, "k must be an integer from 1 to 12, the size of the catalogue, not 13"),
             ("i1", 3, r"a history is a list of item ids, not the string 'i1'; pass \['i1'\]"),
             ([["i1"], "i2"], 3, "some of these are lists and some are not"),
-            ([["i1", ["i2"]]], 3, r"a history is a list of item ids; \['i2'\] is not an item id"),
+            ([["i1", ["i2"]]], 3, r"\['i2'\] is not an id; ids are strings or integers"),
             (["i1"], 2.5, r"k must be an integer from 1 to 12, .* not 2\.5"),
             (None, 3, "histories must be lists of item ids, or one such list, not a NoneType"),
             ({"i1"}, 3, "histories must be lists of item ids, or one such list, not a set"),

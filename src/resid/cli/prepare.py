@@ -36,6 +36,10 @@ def prepare(
     category_root: Literal["keep", "drop"] | None = None,
     unlisted_items: Literal["error", "missing"] = "error",
     unseen_targets: Literal["keep", "drop", "train"] | None = None,
+    duplicates: Literal["keep", "drop"] = "keep",
+    separator: str | None = None,
+    encoding: str | None = None,
+    timestamp_format: str | None = None,
     skip_bad_lines: bool = False,
     engine: Literal["polars", "spark"] = "polars",
     as_json: AsJson = False,
@@ -88,6 +92,15 @@ def prepare(
         Evaluation targets that no training history contains: keep them in the evaluation, drop them from the evaluation
         and train on them instead, or train on them and evaluate them, which leaks test labels. Default: keep; drop for
         resid-published.
+    duplicates
+        Keep or drop exact duplicates: the same user, item and timestamp. A duplicated last interaction makes the test target
+        its own predecessor.
+    separator
+        CSV and TSV files: the separator, for example ";", or tab. Default: a comma, or a tab for .tsv.
+    encoding
+        Text files: the encoding, for example utf-16 or latin-1. Default: UTF-8.
+    timestamp_format
+        Tables: the format of timestamps that are text, for example "%d/%m/%Y %H:%M".
     skip_bad_lines
         Skip and count invalid lines of JSON-lines files and, for resid-published, users whose rows contradict each other.
     engine
@@ -113,6 +126,10 @@ def prepare(
             ("category_root", category_root, None),
             ("unlisted_items", unlisted_items, "error"),
             ("unseen_targets", unseen_targets, None),
+            ("duplicates", duplicates, "keep"),
+            ("separator", separator, None),
+            ("encoding", encoding, None),
+            ("timestamp_format", timestamp_format, None),
             ("skip_bad_lines", skip_bad_lines, False),
             ("engine", engine, "polars"),
         )

@@ -33,6 +33,9 @@ def recommend(
     user: str | None = None,
     histories: Path | None = None,
     columns: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    timestamp_format: str | None = None,
     k: Annotated[int, Parameter(name=["-k", "--count"])] = 10,
     exclude_seen: Annotated[bool, Parameter(negative="")] = False,
     allow: Path | None = None,
@@ -56,6 +59,8 @@ def recommend(
         A table with the columns user, item and timestamp, as for `resid prepare`; one history per user.
     columns
         Other names of these columns, for example user=reviewer,item=asin,timestamp=time.
+    separator, encoding, timestamp_format
+        Of the table, as for `resid prepare`.
     k
         Number of items.
     exclude_seen
@@ -85,7 +90,9 @@ def recommend(
     recommender = load(model)
     known = recommender.catalogue_.item_ids
     users, rows = (
-        _read_histories(histories, column_names(columns), known.dtype)
+        _read_histories(
+            histories, column_names(columns), known.dtype, timestamp_format, separator=separator, encoding=encoding
+        )
         if histories
         else ([user] if user is not None else None, [parse_ids(_split_history(history or ""), known.dtype)])
     )
@@ -158,9 +165,12 @@ def _split_history(history: str) -> list[str]:
     return [text.strip() for text in row if text.strip()]
 
 
-def _read_histories(path: Path, columns: dict[str, str], dtype: pl.DataType) -> tuple[list[Any], list[list[Any]]]:
+def _read_histories(
+    path: Path, columns: dict[str, str], dtype: pl.DataType, timestamp_format: str | None, **options: Any
+) -> tuple[list[Any], list[list[Any]]]:
     columns = {name: name for name in ("user", "item", "timestamp")} | columns
-    table = checked_interactions(open_table(path, "histories", list(columns.values())), columns)
+    table = open_table(path, "histories", list(columns.values()), **options)
+    table = checked_interactions(table, columns, timestamp_format)
     log = table.engine.collect(table.frame.sort("timestamp", ROW))
     grouped = log.group_by("user", maintain_order=True).agg("item").sort("user")
     return grouped["user"].to_list(), [parse_ids(row, dtype) for row in grouped["item"].to_list()]

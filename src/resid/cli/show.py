@@ -31,8 +31,15 @@ def print_notes(data: Dataset) -> None:
         "train": "in training and evaluated",
     }[data.settings.unseen_targets]
     lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test ({treatment})"]
+    if notes.get("tied_validation_targets") or notes.get("tied_test_targets"):
+        validation, test = notes["tied_validation_targets"], notes["tied_test_targets"]
+        lines.append(
+            f"Targets with the timestamp of another item of the history: {validation:,} validation, {test:,} test "
+            "(the order of the file decides)"
+        )
+    kept = "kept; --duplicates drop removes them" if notes.get("duplicates", "keep") == "keep" else "dropped"
     counts = {
-        "duplicate_interactions": "Duplicate interactions (kept)",
+        "duplicate_interactions": f"Duplicate interactions ({kept})",
         "skipped_lines": "Invalid lines (skipped)",
         "duplicate_rows": "Duplicate rows (ignored)",
         "skipped_users": "Users with contradictory rows (dropped)",
@@ -61,8 +68,11 @@ def print_info(data: Dataset) -> None:
     lengths = facts["history_lengths"]
     output.print(
         f"History lengths: mean {lengths['mean']:.1f}, median {lengths['median']:.0f}, "
-        f"95% at most {lengths['q95']:.0f}, longest {lengths['max']:.0f}",
+        f"95% at most {lengths['q95']:.0f}, longest {lengths['max']:.0f}; "
+        f"{lengths['longer_than_window']:,} of {facts['users']:,} histories are longer than the window of "
+        f"{data.settings.max_length} items",
         highlight=False,
+        soft_wrap=True,
     )
     output.print(_length_histogram(data))
     print_notes(data)

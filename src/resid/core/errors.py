@@ -50,7 +50,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 def as_path(path: Any) -> Path:
     """Return a string or path as a `Path`; raise an `InputError` for anything else."""
     if not isinstance(path, (str, PathLike)):
-        raise InputError(f"expected a path, got {path!r}.")
+        raise InputError(f"expected a path, got {shown(path)}.")
     return Path(path)
 
 
@@ -60,8 +60,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{found[0]}'?)" if found else ""
 
 
-def first_line(error: Exception) -> str:
+def shown(value: Any) -> str:
+    """Return a value as it is shown in a message: in one line, and cut if it is long."""
+    try:
+        return one_line(repr(value), 60)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or lists in lists without end
+        return f"a value of type {type(value).__name__}"
+
+
+def one_line(text: str, length: int = 200) -> str:
+    """Return text in one line of at most `length` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message."""
     java = getattr(error, "java_exception", None)  # Spark's own message
     text = str(java.getMessage() if java else getattr(error, "strerror", None) or error)  # without [Errno 2]
-    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(":.")
+    return one_line((text.strip().splitlines() or [type(error).__name__])[0].rstrip(":."))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from resid.core.errors import InputError, nearest
+from resid.core.errors import InputError, nearest, shown
 
 if TYPE_CHECKING:
     from resid.core.part import Part
@@ -77,7 +77,9 @@ def find_part(stage: str, kind: object) -> "type[Part]":
     """Return the class of a stage and kind, or raise an `InputError` that lists the kinds of the stage."""
     known = kinds(stage)
     if kind not in known:
-        raise InputError(f"[{stage}] needs a kind, one of {', '.join(known)}, not {kind!r}{nearest(str(kind), known)}.")
+        raise InputError(
+            f"[{stage}] needs a kind, one of {', '.join(known)}, not {shown(kind)}{nearest(shown(kind), known)}."
+        )
     return _PARTS[stage, str(kind)]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from resid.core.errors import InputError, nearest
+from resid.core.errors import InputError, nearest, shown
 
 _C = TypeVar("_C")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -53,7 +53,9 @@ def validated(cls: type[_C]) -> type[_C]:
             first = error.errors()[0]
             if not first["loc"]:  # a combination of settings
                 raise InputError(f"{first['msg'].removeprefix('Value error, ')}.") from error
-            raise InputError(f"invalid value {first['input']!r} for '{first['loc'][0]}': {first['msg']}.") from error
+            raise InputError(
+                f"invalid value {shown(first['input'])} for '{first['loc'][0]}': {first['msg']}."
+            ) from error
 
     made.__init__ = init
     decorated: type[_C] = made

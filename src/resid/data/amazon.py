@@ -116,6 +116,7 @@ def prepare_amazon(
     *,
     category_root: Literal["keep", "drop"] | None = None,
     keep: tuple[str, ...] = ("title",),
+    duplicates: Literal["keep", "drop"] = "keep",
     skip_bad_lines: bool = False,
     engine: Literal["polars", "spark"] | None = None,
     scratch: str | Path | None = None,
@@ -138,7 +139,7 @@ def prepare_amazon(
         ten data sets of the paper, whose fields do not include the constant root, and ``"keep"`` otherwise.
     keep
         Further columns of the metadata to store: title, price, description, ….
-    skip_bad_lines, engine, scratch, progress
+    duplicates, skip_bad_lines, engine, scratch, progress
         As in `Dataset.from_tables`. The metadata is always read with Polars.
     **settings
         Settings of `Dataset.from_tables`: k_core, missing, min_interactions, …. The fields of items without metadata are
@@ -172,7 +173,7 @@ def prepare_amazon(
     types = dict(zip(published.columns.values(), (pl.String, pl.String, pl.Int64), strict=True))
     log = open_table(interactions, "interactions", types, **options)
     items = _read_metadata(metadata, published, category_root, keep, skip_bad_lines, log, progress)
-    return prepare(log, items, prepare_settings, published.columns, progress)
+    return prepare(log, items, prepare_settings, published.columns, progress, duplicates=duplicates)
 
 
 def find_release(release: str) -> Release:
@@ -244,7 +245,7 @@ for _release in RELEASES:
             partial(prepare_amazon, _release),
             options=(
                 *("keep", "k_core", "missing", "min_interactions", "max_length", "path_levels", "qualify_paths"),
-                *("category_root", "unseen_targets", "skip_bad_lines", "engine", "scratch"),
+                *("category_root", "unseen_targets", "duplicates", "skip_bad_lines", "engine", "scratch"),
             ),
             reason="the columns of the Amazon files are known",
             compare=_compare(_release),

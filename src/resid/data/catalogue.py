@@ -1,5 +1,6 @@
 """The catalogue: what fitted models keep of a Dataset, so that they work without it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,8 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, shown
 from resid.data.settings import PrepareSettings
+
+_INTEGER = re.compile(r"-?\d{1,20}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,9 @@ class Catalogue:
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
         return lookup(positions, values)
 
-    def encode_items(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.int64]]:
+    def encode_items(
+        self, items: Any, *, item_column: str = "item", separator: str | None = None, encoding: str | None = None
+    ) -> tuple[pl.Series, NDArray[np.int64]]:
         """Read a table of further items, which need not be in the catalogue, with this catalogue's vocabularies.
 
         Parameters
@@ -92,6 +97,8 @@ class Catalogue:
             A path or a frame with the id column and the columns that were given as fields.
         item_column
             The name of the id column.
+        separator, encoding
+            Of a text file, see `Dataset.from_tables`.
 
         Returns
         -------
@@ -101,7 +108,7 @@ class Catalogue:
         """
         from resid.data.prepare import encode_items  # prepare builds Datasets, which import this module
 
-        return encode_items(items, self, item_column)
+        return encode_items(items, self, item_column, separator=separator, encoding=encoding)
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the item table and the counts, ready for JSON."""
@@ -119,12 +126,41 @@ class Catalogue:
 
 
 def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:
-    """Return the position of every id, -1 for an unknown id."""
-    return np.fromiter((positions.get(identity, -1) for identity in ids), dtype=np.int64)
+    """Return the position of every id, -1 for an unknown id; raise an `InputError` for what cannot be an id.
+
+    All ids that users pass to fitted models and Datasets are looked up here.
+    """
+    listed = as_list(ids)
+    if listed is None:
+        raise InputError(f"expected a list of ids, got {shown(ids)}.")
+    try:
+        return np.array([positions.get(identity, -1) for identity in listed], dtype=np.int64)
+    except TypeError as error:  # not hashable
+        wrong = next(identity for identity in listed if not is_hashable(identity))
+        raise InputError(f"{shown(wrong)} is not an id; ids are strings or integers.") from error
+
+
+def as_list(values: Any) -> list[Any] | None:
+    """Return what a user passed for a list as one; None if it is a string or has no elements in order."""
+    if isinstance(values, (str, bytes, set, frozenset, Mapping)) or hasattr(values, "columns"):
+        return None
+    try:
+        return list(values)
+    except TypeError:  # not iterable, or an array without dimensions
+        return None
+
+
+def is_hashable(value: Any) -> bool:
+    """Return whether a value can be a key, and so an id."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def parse_ids(texts: Iterable[Any], dtype: pl.DataType) -> list[Any]:
     """Return ids that were given as text as integers if the type is one; invalid integers stay text."""
     if not dtype.is_integer():
         return [str(text) for text in texts]
-    return [int(text) if str(text).strip().lstrip("-").isdecimal() else text for text in texts]
+    return [int(text) if _INTEGER.fullmatch(str(text).strip()) else text for text in texts]

@@ -23,10 +23,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path
+from resid.core.errors import InputError, as_path, shown
 from resid.core.files import atomic_folder, refuse_foreign_folder
 from resid.core.progress import Progress
-from resid.data.catalogue import Catalogue, lookup
+from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.settings import PrepareSettings
 from resid.data.splits import Split, find_unseen_targets, in_training, split_windows
 
@@ -55,7 +55,7 @@ class Dataset:
     steps : list of dict
         Number of users, items and interactions after every preprocessing step.
     notes : dict
-        Other counts of the preprocessing: duplicates, skipped lines, unseen targets.
+        Other counts of the preprocessing: duplicates, ties, skipped lines, unseen targets.
     fingerprint : str
         Checksum of content and settings. It does not depend on the file format, frame library or engine of the input.
     folder : Path or None
@@ -101,6 +101,10 @@ class Dataset:
         qualify_paths: bool = True,
         unlisted_items: Literal["error", "missing"] = "error",
         unseen_targets: Literal["keep", "drop", "train"] = "keep",
+        duplicates: Literal["keep", "drop"] = "keep",
+        separator: str | None = None,
+        encoding: str | None = None,
+        timestamp_format: str | None = None,
         skip_bad_lines: bool = False,
         engine: Literal["polars", "spark"] | None = None,
         scratch: str | Path | None = None,
@@ -109,14 +113,17 @@ class Dataset:
         """Prepare an interaction log and an item table.
 
         Preprocessing applies, in this order: the k-core filter, the filter of items with missing fields, the filter of
-        users with short histories, and the chronological sort of every history. Ties keep the order of the file.
+        users with short histories, and the chronological sort of every history. Ties keep the order of the file; `notes`
+        counts the targets that this decides. A warning is logged if a step removes more than a tenth of the items or
+        interactions.
 
         Parameters
         ----------
         interactions
             A path (Parquet file or folder, CSV, TSV or JSON lines; the text formats may be gzipped), or a pandas,
             Polars, PyArrow, DuckDB or Spark frame, with the columns `user`, `item` and `timestamp`. Ids are text or
-            integers, timestamps are numbers or dates.
+            integers, timestamps are numbers or dates; text is parsed if it is ISO 8601, 2020/02/28, or 28/02/2020 where
+            some row tells the day from the month.
         items
             A path or frame of the same kinds with one row per item: the column `item` and the fields. None if there are
             no fields.
@@ -150,6 +157,17 @@ class Dataset:
             the test target of a user is moved, its history leaves the validation target out, so that training never
             sees an item that is still to be predicted. ``"train"`` adds the windows to the training split and still
             evaluates them, which leaks test labels; for comparison only. `notes` counts these targets.
+        duplicates
+            ``"drop"`` removes exact duplicates (the same user, item and timestamp) before all other steps; ``"keep"``
+            leaves them in the histories, where a duplicated last interaction makes the test target its own predecessor.
+            `notes` counts them.
+        separator
+            The separator of CSV and TSV files, for example ``";"``. By default a comma, or a tab for TSV.
+        encoding
+            The encoding of text files, for example ``"utf-16"`` or ``"latin-1"``; UTF-8 by default.
+        timestamp_format
+            The format of timestamps that are text, in the notation of `datetime.strptime`: ``"%d/%m/%Y %H:%M"``. UTC
+            without a time zone (``%z``).
         skip_bad_lines
             Skip and count lines of a JSON-lines file that are not JSON objects, instead of raising an error.
         engine
@@ -170,14 +188,12 @@ class Dataset:
         """
         from resid.data.prepare import prepare_tables  # prepare imports this module
 
-        if isinstance(fields, str) or isinstance(keep, str):
-            raise InputError("fields and keep must be lists of column names, for example ['store'].")
         return prepare_tables(
             interactions,
             items,
             PrepareSettings(
-                fields=tuple(fields) if fields is not None else None,
-                keep=tuple(keep) if keep is not None else None,
+                fields=_column_list("fields", fields),
+                keep=_column_list("keep", keep),
                 k_core=k_core,
                 missing=missing,
                 min_interactions=min_interactions,
@@ -188,9 +204,13 @@ class Dataset:
                 unseen_targets=unseen_targets,
             ),
             columns=columns,
+            duplicates=duplicates,
+            separator=separator,
+            encoding=encoding,
+            timestamp_format=timestamp_format,
             skip_bad_lines=skip_bad_lines,
             engine=engine,
-            scratch=Path(scratch) if scratch is not None else None,
+            scratch=as_path(scratch) if scratch is not None else None,
             progress=progress,
         )
 
@@ -345,6 +365,7 @@ class Dataset:
             "history_lengths": {
                 "mean": float(lengths.mean()),
                 **dict(zip(("min", "q25", "median", "q75", "q95", "max"), map(float, quantiles), strict=True)),
+                "longer_than_window": int((lengths > self.settings.max_length).sum()),
             },
             "notes": self.notes,
             "steps": self.steps,
@@ -464,6 +485,15 @@ class Dataset:
         return (
             f"Dataset({self.n_users:,} users, {self.n_items:,} items, {self.n_interactions:,} interactions; {fields})"
         )
+
+
+def _column_list(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    listed = as_list(columns)
+    if listed is None:
+        raise InputError(f"{name} must be a list of column names, for example ['store'], not {shown(columns)}.")
+    return tuple(listed)
 
 
 def require_dataset(data: object) -> None:

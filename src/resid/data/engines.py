@@ -4,6 +4,7 @@
 numbering rows, materializing, collecting and uploading frames, and reading out the histories.
 """
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 Frame = nw.LazyFrame[Any]  # over Polars or Spark
 
 ROW = "__row__"  # column with the row numbers, which preserves the order of the file
-ISO_DATE = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+ISO_DATE = r"^\d{4}-\d\d?-\d\d?([T ]\d\d?:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+# The directives of `strptime` in Spark's notation.
+_SPARK_DIRECTIVES = {
+    **{"%Y": "y", "%y": "yy", "%m": "M", "%d": "d", "%b": "MMM", "%B": "MMMM", "%a": "EEE", "%A": "EEEE", "%j": "D"},
+    **{"%H": "H", "%I": "h", "%M": "m", "%S": "s", "%f": "SSSSSS", "%p": "a", "%z": "[XXX][XX][X]", "%%": "%"},
+}
 
 
 def as_frame(native: Any) -> Frame:
@@ -43,8 +49,11 @@ class Engine(Protocol):
     def compact(self, frame: Frame) -> Frame:
         """Convert the columns `user` and `item` to the type that the engine groups and joins fastest."""
 
-    def parse_dates(self, frame: Frame, column: str) -> Frame:
-        """Parse ISO 8601 dates, with or without a time; anything else becomes null."""
+    def parse_dates(self, frame: Frame, column: str, format_: str | None = None) -> Frame:
+        """Parse dates, with or without a time; anything else becomes null.
+
+        The format is that of `strptime`, ISO 8601 by default; without a time zone, dates are in UTC.
+        """
 
     def materialize(self, frame: Frame) -> Frame:
         """Compute the frame now, so that later operations do not recompute it."""
@@ -62,7 +71,10 @@ class Engine(Protocol):
         """Describe rows in an error message: by their numbers if they have any, otherwise by their values."""
 
     def histories(self, log: Frame, interactions: int) -> Iterator[pl.DataFrame]:
-        """Yield the columns `user` and `item` of the encoded log, sorted by user, timestamp and `ROW`."""
+        """Yield the columns `user`, `item` and `timestamp` of the encoded log, sorted by user, timestamp and `ROW`.
+
+        All rows of a user are in the same part.
+        """
 
 
 def join_positions(engine: Engine, frame: Frame, column: str, ids: pl.Series) -> Frame:
@@ -88,11 +100,15 @@ class PolarsEngine:
         text = [column for column in ("user", "item") if schema.get(column) == nw.String]
         return frame.with_columns(nw.col(*text).cast(nw.Categorical)) if text else frame
 
-    def parse_dates(self, frame: Frame, column: str) -> Frame:
+    def parse_dates(self, frame: Frame, column: str, format_: str | None = None) -> Frame:
         """Normalize the text to one format and parse it with Polars."""
+        if format_ is not None:
+            polars_format = format_.replace(".%f", "%.f")  # Polars' %f counts nanoseconds
+            given = pl.col(column).str.to_datetime(polars_format, time_unit="us", strict=False)
+            return as_frame(frame.to_native().with_columns(given.alias(column)))
         text = pl.col(column).str.replace(" ", "T", literal=True)
         complete = text + pl.when(text.str.contains("T")).then(pl.lit("")).otherwise(pl.lit("T00:00:00"))
-        complete = complete.str.replace(r"(T\d\d:\d\d)($|[Z+-])", "${1}:00${2}")
+        complete = complete.str.replace(r"(T\d\d?:\d\d)($|[Z+-])", "${1}:00${2}")
         zoned = complete + pl.when(complete.str.contains(r"(Z|[+-]\d\d:?\d\d)$")).then(pl.lit("")).otherwise(
             pl.lit("Z")
         )
@@ -134,8 +150,21 @@ class PolarsEngine:
         Stable sorts by one key after another take half the time of one sort by all three keys. They are eager because the
         lazy optimizer would merge them.
         """
-        frame: pl.DataFrame = log.to_native().collect().sort(ROW)
-        yield frame.sort("timestamp", maintain_order=True).select("user", "item").sort("user", maintain_order=True)
+        frame: pl.DataFrame = log.to_native().collect().sort(ROW).drop(ROW)
+        yield frame.sort("timestamp", maintain_order=True).sort("user", maintain_order=True)
+
+
+def _spark_format(format_: str) -> str:
+    """Translate a format of `strptime`; other text is quoted."""
+    parts = []
+    for part in re.findall(r"%.|[^%]+|%$", format_, re.DOTALL):
+        if part.startswith("%") and part not in _SPARK_DIRECTIVES:
+            raise InputError(
+                f"timestamp_format: '{part}' is not supported by Spark; use {', '.join(_SPARK_DIRECTIVES)}."
+            )
+        quoted = part.replace("'", "''")
+        parts.append(_SPARK_DIRECTIVES.get(part, f"'{quoted}'"))
+    return "".join(parts)
 
 
 class SparkEngine:
@@ -170,14 +199,18 @@ class SparkEngine:
         """Return the frame unchanged: the vocabulary of the raw log may not fit on the driver."""
         return frame
 
-    def parse_dates(self, frame: Frame, column: str) -> Frame:
+    def parse_dates(self, frame: Frame, column: str, format_: str | None = None) -> Frame:
         """Add a time zone where there is none, so that the session's does not matter, and let Spark cast the text."""
         from pyspark.sql import functions as f
 
         native: SparkFrame = frame.to_native()
         text = native[column]
+        if format_ is not None:
+            zoned = text if "%z" in format_ else f.concat(text, f.lit(" Z"))
+            pattern = _spark_format(format_ if "%z" in format_ else f"{format_} %z")
+            return as_frame(native.withColumn(column, f.try_to_timestamp(zoned, f.lit(pattern))))
         complete = f.when(text.rlike(r"\d[T ]\d"), text).otherwise(f.concat(text, f.lit("T00:00:00")))
-        complete = f.regexp_replace(complete, r"([T ]\d\d:\d\d)($|[Z+-])", "$1:00$2")
+        complete = f.regexp_replace(complete, r"([T ]\d\d?:\d\d)($|[Z+-])", "$1:00$2")
         zoned = f.when(complete.rlike(r"(Z|[T ].*[+-]\d\d:?\d\d)$"), complete).otherwise(f.concat(complete, f.lit("Z")))
         dates = f.when(text.rlike(ISO_DATE), zoned.try_cast("timestamp"))
         return as_frame(native.withColumn(column, dates))
@@ -210,7 +243,7 @@ class SparkEngine:
         parts = 1 + interactions // self._INTERACTIONS_PER_PART
         with explain_disk_errors(self.scratch), temporary_folder(self.scratch, "resid-histories") as folder:
             ordered = log.to_native().repartitionByRange(parts, "user").sortWithinPartitions("user", "timestamp", ROW)
-            ordered.select("user", "item").write.parquet((folder / "parts").as_uri())
+            ordered.select("user", "item", "timestamp").write.parquet((folder / "parts").as_uri())
             files = sorted(folder.glob("parts/part-*.parquet"))
             if not files:
                 raise InputError(

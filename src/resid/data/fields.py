@@ -50,7 +50,7 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) 
 def _scalar(values: pl.Series, table_name: str) -> pl.Series:
     if values.dtype.is_float():  # pandas stores integers with missing values as floats
         values = values.fill_nan(None)
-        if values.is_finite().all() and (values == values.round()).all():
+        if (values.abs() < 2.0**63).all() and (values == values.round()).all():
             values = values.cast(pl.Int64)
     if values.dtype in (pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
         values = values.cast(pl.String)
@@ -60,7 +60,7 @@ def _scalar(values: pl.Series, table_name: str) -> pl.Series:
     if values.dtype != pl.String:
         raise InputError(
             f"{table_name}, column '{values.name}': a field must be text, integers or lists, not {values.dtype}; "
-            "discretize the values first."
+            "bin the values first."
         )
     return _empty_is_missing(values)
 

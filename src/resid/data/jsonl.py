@@ -5,8 +5,6 @@ parse.
 """
 
 import ast
-import codecs
-import gzip
 import json
 import os
 from collections import deque
@@ -14,16 +12,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import polars as pl
-from isal import igzip
-from isal.igzip_lib import IsalError
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, first_line
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW
+from resid.data.text import UTF8, not_utf8, open_text
 
 _CHUNK = 8 * 2**20  # bytes of decompressed text parsed at a time; the fastest of 1 to 32 MB
 _AHEAD = 4  # maximum number of chunks in the queue
@@ -35,6 +32,7 @@ def read_jsonl(
     columns: list[str] | Schema | None = None,
     *,
     dialect: str = "json",
+    encoding: str = UTF8,
     skip_bad_lines: bool = False,
     progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, int]:
@@ -49,6 +47,8 @@ def read_jsonl(
         Numbers are read as text if the first chunk has text in their place.
     dialect
         ``"json"``, or ``"literal"`` for lines that are Python dictionaries (the Amazon metadata of 2014).
+    encoding
+        See `open_text`.
     skip_bad_lines
         Skip and count lines that are not objects, instead of raising an error.
     progress
@@ -64,34 +64,34 @@ def read_jsonl(
     Raises
     ------
     InputError
-        If a line is not an object, with its number, or if a gzip file is truncated.
+        If a line is not an object or does not have the types of the others, with its number, or if the file is damaged.
     """
     schema, names = (columns, None) if isinstance(columns, Mapping) else (None, columns)
     frames: list[pl.DataFrame] = []
-    first_line, skipped = 1, 0
+    start, skipped = 1, 0
     # This thread decompresses while others parse; both release the GIL. A short queue bounds memory.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         waiting: deque[tuple[bytes, Future[tuple[pl.DataFrame | None, int]]]] = deque()
 
         def take() -> None:
-            nonlocal first_line, skipped
+            nonlocal start, skipped
             chunk, future = waiting.popleft()
             frame, count = future.result()
             if frame is not None and len(frame) == count:
-                numbers = pl.int_range(first_line, first_line + count, dtype=pl.UInt32)
+                numbers = pl.int_range(start, start + count, dtype=pl.UInt32)
                 frames.append(frame.with_columns(numbers.alias(ROW)))
             else:  # blank or bad lines
-                frame, bad = _parse_by_line(path, chunk, first_line, schema or {}, dialect, skip_bad_lines)
+                frame, bad = _parse_by_line(path, chunk, start, schema or {}, dialect, skip_bad_lines)
                 frames.append(frame)
                 skipped += bad
-            first_line += count
+            start += count
 
-        for chunk in _chunks(path, progress or Silent()):
+        for chunk in _chunks(path, encoding, progress or Silent()):
             if schema is None:
-                schema = _infer(path, chunk, names, dialect)
+                schema = _infer(path, chunk, names, start, dialect)
             if schema is None:  # no valid line yet
-                _, bad = _parse_by_line(path, chunk, first_line, {}, dialect, skip_bad_lines)
-                skipped, first_line = skipped + bad, first_line + chunk.count(b"\n")
+                _, bad = _parse_by_line(path, chunk, start, {}, dialect, skip_bad_lines)
+                skipped, start = skipped + bad, start + chunk.count(b"\n")
                 continue
             waiting.append((chunk, pool.submit(_parse_at_once, chunk, schema, dialect)))
             if len(waiting) > _AHEAD:
@@ -103,39 +103,29 @@ def read_jsonl(
     return pl.concat(frames), skipped
 
 
-def _chunks(path: Path, progress: Progress) -> Iterator[bytes]:
+def _chunks(path: Path, encoding: str, progress: Progress) -> Iterator[bytes]:
     """Yield the decompressed text in chunks that end at the end of a line."""
     with (
-        path.open("rb") as raw,
+        open_text(path, encoding) as (stream, raw),
         progress.bar(f"Reading {path.name}", path.stat().st_size, unit="bytes") as advance,
     ):
-        stream: BinaryIO = igzip.open(raw, "rb") if path.suffix.lower() == ".gz" else raw
         position = 0
-        try:
-            while block := stream.read(_CHUNK):
-                if not position and block.startswith(codecs.BOM_UTF8):
-                    block = block[len(codecs.BOM_UTF8) :]
-                block += stream.readline()
-                yield block if block.endswith(b"\n") else block + b"\n"
-                advance(raw.tell() - position)
-                position = raw.tell()
-        except gzip.BadGzipFile as error:
-            raise InputError(f"{path}: not a gzip file; rename it, or download it again.") from error
-        except (EOFError, OSError, IsalError) as error:
-            raise InputError(
-                f"{path}: the gzip file is truncated or damaged ({error}); download or write it again."
-            ) from error
+        while block := stream.read(_CHUNK):
+            block += stream.readline()
+            yield block if block.endswith(b"\n") else block + b"\n"
+            advance(raw.tell() - position)
+            position = raw.tell()
 
 
-def _infer(path: Path, chunk: bytes, names: list[str] | None, dialect: str) -> Schema | None:
+def _infer(path: Path, chunk: bytes, names: list[str] | None, start: int, dialect: str) -> Schema | None:
     """Infer the types from a chunk, ignoring invalid lines; return None if there are no valid ones."""
     try:
         inferred = pl.read_ndjson(chunk, infer_schema_length=None).schema
     except pl.exceptions.PolarsError:
-        lines = _good_lines(path, chunk, 1, dialect, skip_bad_lines=True)
+        lines = _good_lines(path, chunk, start, dialect, skip_bad_lines=True)
         if not lines.text:
             return None
-        inferred = pl.read_ndjson(b"\n".join(lines.text), infer_schema_length=None).schema
+        inferred = _read_lines(path, lines, None).schema
     return {name: _column_type(type_) for name, type_ in inferred.items() if names is None or name in names}
 
 
@@ -157,19 +147,11 @@ def _parse_at_once(chunk: bytes, schema: Schema, dialect: str) -> tuple[pl.DataF
 
 
 def _parse_by_line(
-    path: Path, chunk: bytes, first_line: int, schema: Schema, dialect: str, skip_bad_lines: bool
+    path: Path, chunk: bytes, start: int, schema: Schema, dialect: str, skip_bad_lines: bool
 ) -> tuple[pl.DataFrame, int]:
     """Parse a chunk line by line, to number the lines and to find the invalid one; also count the skipped lines."""
-    lines = _good_lines(path, chunk, first_line, dialect, skip_bad_lines)
-    try:
-        frame = (
-            pl.read_ndjson(b"\n".join(lines.text), schema=dict(schema))
-            if lines.text
-            else pl.DataFrame(schema=dict(schema))
-        )
-    except pl.exceptions.PolarsError as error:
-        number, reason = _first_unfit(lines, schema)
-        raise InputError(f"{path}, line {number:,}: {reason}; fix or remove the line.") from error
+    lines = _good_lines(path, chunk, start, dialect, skip_bad_lines)
+    frame = _read_lines(path, lines, schema) if lines.text else pl.DataFrame(schema=dict(schema))
     return frame.with_columns(pl.Series(ROW, lines.numbers, dtype=pl.UInt32)), lines.skipped
 
 
@@ -180,28 +162,29 @@ class _Lines:
     skipped: int
 
 
-def _good_lines(path: Path, chunk: bytes, first_line: int, dialect: str, skip_bad_lines: bool) -> _Lines:
+def _good_lines(path: Path, chunk: bytes, start: int, dialect: str, skip_bad_lines: bool) -> _Lines:
     """Return the lines of a chunk that are objects, as JSON, with their line numbers."""
     load = _strict_json if dialect == "json" else _python_literal
     text, numbers, skipped = [], [], 0
-    for number, line in enumerate(chunk.split(b"\n"), first_line):
+    for number, line in enumerate(chunk.split(b"\n"), start):
         if not line.strip():
             continue
         try:
             record = load(line)
-            bad = not isinstance(record, dict)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            bad = True
-        if not bad:
+            if not isinstance(record, dict):
+                raise ValueError("not an object")
             text.append(line if dialect == "json" else json.dumps(record).encode())
-            numbers.append(number)
-        elif skip_bad_lines:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            if not skip_bad_lines:
+                if isinstance(error, UnicodeDecodeError):
+                    raise not_utf8(path, f"line {number:,}") from error
+                raise InputError(
+                    f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}); "
+                    "fix the line, or skip invalid lines with skip_bad_lines (--skip-bad-lines)."
+                ) from error
             skipped += 1
         else:
-            raise InputError(
-                f"{path}, line {number:,}: not a JSON object ({line[:60].decode(errors='replace')!r}); "
-                "fix the line, or skip invalid lines with skip_bad_lines (--skip-bad-lines)."
-            )
+            numbers.append(number)
     return _Lines(text, numbers, skipped)
 
 
@@ -209,18 +192,24 @@ def _strict_json(line: bytes) -> Any:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
-    return json.loads(line, parse_constant=refuse)
+    return json.loads(line.decode(), parse_constant=refuse)  # given bytes, it would guess the encoding
 
 
 def _python_literal(line: bytes) -> Any:
     return ast.literal_eval(line.decode())
 
 
-def _first_unfit(lines: _Lines, schema: Schema) -> tuple[int, str]:
-    """Return the number of the first line that does not match the schema, and the reason."""
-    for line, number in zip(lines.text, lines.numbers, strict=True):
-        try:
-            pl.read_ndjson(line, schema=dict(schema))
-        except pl.exceptions.PolarsError as error:
-            return number, str(error).splitlines()[0]
-    return lines.numbers[0], "the lines have different types"
+def _read_lines(path: Path, lines: _Lines, schema: Schema | None) -> pl.DataFrame:
+    """Parse lines that are objects; raise an `InputError` that names the first one that does not fit the schema."""
+    options: dict[str, Any] = {"infer_schema_length": None} if schema is None else {"schema": dict(schema)}
+    try:
+        return pl.read_ndjson(b"\n".join(lines.text), **options)
+    except pl.exceptions.PolarsError as error:
+        for line, number in zip(lines.text, lines.numbers, strict=True):
+            try:
+                pl.read_ndjson(line, **options)
+            except pl.exceptions.PolarsError as reason:
+                raise InputError(f"{path}, line {number:,}: {first_line(reason)}; fix or remove the line.") from reason
+        raise InputError(
+            f"{path}: a column has values of different types ({first_line(error)}); use one type per column."
+        ) from error

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, shown
 from resid.core.progress import Progress, Silent
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
@@ -22,10 +22,10 @@ from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
-from resid.data.splits import find_unseen_targets
+from resid.data.splits import count_tied_targets, find_unseen_targets
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _COLUMNS = ("user", "item", "timestamp")
 
@@ -36,6 +36,10 @@ def prepare_tables(
     settings: PrepareSettings,
     *,
     columns: Mapping[str, str] | None = None,
+    duplicates: str = "keep",
+    separator: str | None = None,
+    encoding: str | None = None,
+    timestamp_format: str | None = None,
     skip_bad_lines: bool = False,
     engine: str | None = None,
     scratch: Path | None = None,
@@ -44,15 +48,23 @@ def prepare_tables(
     """Open the tables and prepare them; `Dataset.from_tables` documents the arguments."""
     progress = progress or Silent()
     if engine not in (None, "polars", "spark"):
-        raise InputError(f"invalid engine {engine!r}: it must be 'polars' or 'spark'.")
+        raise InputError(f"invalid engine {shown(engine)}: it must be 'polars' or 'spark'.")
+    if timestamp_format is not None and not (isinstance(timestamp_format, str) and "%" in timestamp_format):
+        raise InputError(
+            f"timestamp_format: {shown(timestamp_format)} is not a format such as '%d/%m/%Y %H:%M' (--timestamp-format)."
+        )
+    if not isinstance(columns, Mapping | None) or not all(isinstance(name, str) for name in (columns or {}).values()):
+        raise InputError(f"columns must map names to columns, for example {{'item': 'asin'}}, not {shown(columns)}.")
     names = {column: column for column in _COLUMNS} | dict(columns or {})
     if unknown := names.keys() - set(_COLUMNS):
-        raise InputError(f"columns: unknown key '{min(unknown)}'; the keys are {', '.join(_COLUMNS)}.")
+        raise InputError(f"columns: unknown key {min(map(shown, unknown))}; the keys are {', '.join(_COLUMNS)}.")
     if len(set(names.values())) < len(names):
         raise InputError("columns: user, item and timestamp must be three different columns.")
     options: dict[str, Any] = {
         "engine": engine,
         "scratch": scratch,
+        "separator": separator,
+        "encoding": encoding,
         "skip_bad_lines": skip_bad_lines,
         "progress": progress,
     }
@@ -61,11 +73,18 @@ def prepare_tables(
     if settings.fields is not None:
         wanted = [names["item"], "item", *settings.fields, *(("title",) if settings.keep is None else settings.keep)]
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
-    return prepare(log, catalogue, settings, names, progress)
+    return prepare(log, catalogue, settings, names, progress, duplicates=duplicates, timestamp_format=timestamp_format)
 
 
 def prepare(
-    log: Table, items: Table | None, settings: PrepareSettings, names: Mapping[str, str], progress: Progress
+    log: Table,
+    items: Table | None,
+    settings: PrepareSettings,
+    names: Mapping[str, str],
+    progress: Progress,
+    *,
+    duplicates: str = "keep",
+    timestamp_format: str | None = None,
 ) -> Dataset:
     """Validate both tables and prepare them.
 
@@ -81,14 +100,20 @@ def prepare(
         The names of the columns user, item and timestamp in the tables.
     progress
         Receives progress updates.
+    duplicates, timestamp_format
+        See `Dataset.from_tables`.
     """
+    if duplicates not in ("keep", "drop"):
+        raise InputError(
+            f"invalid value {shown(duplicates)} for duplicates (--duplicates): it must be 'keep' or 'drop'."
+        )
     if items is None and settings.fields:
         raise InputError("fields require an item table; pass one, or no fields.")
     if items is not None and items.engine.name != log.engine.name:
         raise InputError(f"{items.name}: pass both tables as Spark frames, or neither.")
     engine = log.engine
     progress.step("Checking the tables")
-    log = checked_interactions(log, names)
+    log = checked_interactions(log, names, timestamp_format)
     item_column = names["item"]
     if items is not None:
         if item_column not in (columns := items.frame.collect_schema().names()) and "item" in columns:
@@ -105,19 +130,28 @@ def prepare(
         "skipped_lines": log.skipped_lines + (items.skipped_lines if items else 0),
         "duplicate_interactions": report.steps[0]["interactions"]
         - _count(log.frame.select(*_COLUMNS).unique(), engine),
+        "duplicates": duplicates,
     }
+    if duplicates == "drop":
+        log = log.with_frame(engine.materialize(log.frame.group_by(*_COLUMNS).agg(nw.col(ROW).min())))
+        report.add("duplicate interactions dropped", log.frame, "duplicates")
+    elif notes["duplicate_interactions"] * 10 > report.steps[0]["interactions"]:
+        _log.warning(
+            "%s: %s of %s interactions are exact duplicates; drop them with duplicates='drop' (--duplicates drop)",
+            log.name, f"{notes['duplicate_interactions']:,}", f"{report.steps[0]['interactions']:,}",
+        )  # fmt: skip
 
     kept = k_core(log.frame, settings.k_core, engine, progress)
     if not _count(kept, engine):
         raise InputError(_nothing_left(log, settings.k_core))
-    report.add(f"{settings.k_core}-core", kept)
+    report.add(f"{settings.k_core}-core", kept, "k_core")
 
     catalogue, field_names = _catalogue(kept, items, settings, engine)
     if settings.missing == "drop" and items is not None:
         kept = _without_incomplete(kept, catalogue, field_names, items)
-        report.add("items with missing fields dropped", kept)
+        report.add("items with missing fields dropped", kept, "missing")
     kept = engine.materialize(kept.filter(nw.len().over("user") >= settings.min_interactions))
-    report.add(f"users with fewer than {settings.min_interactions} dropped", kept)
+    report.add(f"users with fewer than {settings.min_interactions} dropped", kept, "min_interactions")
     interactions = report.steps[-1]["interactions"]
     if not interactions:
         raise InputError(
@@ -130,7 +164,8 @@ def prepare(
     catalogue = (
         engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
     )
-    sequence, offsets = _encode(kept, users, catalogue, interactions, engine)
+    sequence, offsets, tied = _encode(kept, users, catalogue, interactions, engine)
+    notes |= {f"tied_{name}_targets": count for name, count in count_tied_targets(sequence, offsets, tied).items()}
     return build_dataset(users, catalogue, field_names, sequence, offsets, settings, report.steps, notes)
 
 
@@ -167,10 +202,12 @@ def build_dataset(
     )
 
 
-def encode_items(items: Any, catalogue: Catalogue, item_column: str) -> tuple[pl.Series, NDArray[np.int64]]:
+def encode_items(
+    items: Any, catalogue: Catalogue, item_column: str, **options: Any
+) -> tuple[pl.Series, NDArray[np.int64]]:
     """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
     settings = catalogue.settings
-    table = open_table(items, "items", [item_column, *(settings.fields or ())])
+    table = open_table(items, "items", [item_column, *(settings.fields or ())], **options)
     table = checked_items(table, item_column, settings.fields or (), ())
     listed = table.engine.collect(table.frame).drop(ROW)
     fields = field_columns(listed, settings, table)
@@ -185,7 +222,7 @@ def encode_items(items: Any, catalogue: Catalogue, item_column: str) -> tuple[pl
         code = catalogue.field_codes(name, values)
         code[values.is_null().to_numpy() & fields[name].is_not_null().to_numpy()] = -1
         if unknown := int((code < 0).sum()):
-            log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
+            _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
         codes.append(code)
     return listed["item"], np.stack(codes, axis=1) if codes else np.zeros((len(listed), 0), dtype=np.int64)
 
@@ -213,7 +250,8 @@ class _Report:
         self.engine = engine
         self.steps: list[dict[str, Any]] = []
 
-    def add(self, step: str, log: Frame) -> None:
+    def add(self, step: str, log: Frame, option: str | None = None) -> None:
+        """Count the log after a step, and warn if it removed much; `option` is the setting that controls the step."""
         interactions = _count(log, self.engine)
         if self.steps and interactions == self.steps[-1]["interactions"]:  # nothing removed
             counts = {name: self.steps[-1][name] for name in ("users", "items")}
@@ -221,6 +259,14 @@ class _Report:
             unique = log.select(nw.col("user").n_unique().alias("users"), nw.col("item").n_unique().alias("items"))
             counts = self.engine.collect(unique).to_dicts()[0]
         self.steps.append({"step": step, **counts, "interactions": interactions})
+        if option is None or not interactions:  # the first step, or an error follows
+            return
+        before, after = self.steps[-2:]
+        removed = {name: before[name] - after[name] for name in ("items", "interactions")}
+        if any(removed[name] * 10 > before[name] for name in removed):
+            shares = " and ".join(f"{removed[name]:,} of {before[name]:,} {name}" for name in removed)
+            flag = option.replace("_", "-")
+            _log.warning("Preprocessing step '%s' removed %s; %s (--%s) controls it", step, shares, option, flag)
 
 
 def _count(frame: Frame, engine: Engine) -> int:
@@ -299,14 +345,21 @@ def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple
 
 def _encode(
     kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine
-) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Replace ids by indices and concatenate the histories."""
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    """Replace ids by indices and concatenate the histories.
+
+    The third array tells which interactions have the same timestamp as the one before them in the history.
+    """
     encoded = engine.encode(engine.encode(kept, "user", users["user"]), "item", catalogue["item"])
     sequence = np.empty(interactions, dtype=np.int32)
+    tied = np.empty(interactions, dtype=np.bool_)
     lengths = np.zeros(len(users), dtype=np.int64)
     position = 0
     for part in engine.histories(encoded, interactions):
-        sequence[position : position + len(part)] = part["item"].to_numpy()
+        rows = slice(position, position + len(part))
+        sequence[rows] = part["item"].to_numpy()
+        same = [part[name] == part[name].shift(1) for name in ("user", "timestamp")]
+        tied[rows] = (same[0] & same[1]).fill_null(False).to_numpy()
         lengths += np.bincount(part["user"].to_numpy(), minlength=len(users))
         position += len(part)
-    return sequence, np.concatenate([[0], np.cumsum(lengths)])
+    return sequence, np.concatenate([[0], np.cumsum(lengths)]), tied

@@ -4,24 +4,32 @@ Polars reads files unless Spark is requested. Frames are converted to Polars, ex
 """
 
 import csv
-import gzip
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import polars as pl
 
-from resid.core.errors import InputError, first_line
+from resid.core.errors import InputError, first_line, shown
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import read_jsonl
-from resid.data.tables import Table
+from resid.data.tables import ENGINE_ERRORS, Table, separator_hint
+from resid.data.text import UTF8, checked_encoding, is_plain, not_utf8, open_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
 
+log = logging.getLogger(__name__)
+
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SPARK_ENCODINGS = {
+    "iso8859-1": "iso-8859-1",
+    "utf-16-le": "utf-16le",
+    "utf-16-be": "utf-16be",
+}  # Python's name → Spark's
 _FORMATS = ".parquet, .csv, .tsv, .jsonl (text formats may end in .gz)"
 
 
@@ -32,6 +40,8 @@ def open_table(
     *,
     engine: str | None = None,
     scratch: Path | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
     skip_bad_lines: bool = False,
     progress: Progress | None = None,
 ) -> Table:
@@ -49,15 +59,29 @@ def open_table(
         ``"polars"`` or ``"spark"`` for paths; None means Polars. Frames are processed by their own engine.
     scratch
         See `SparkEngine`.
+    separator, encoding
+        Of text files, see `Dataset.from_tables`.
     skip_bad_lines
         See `read_jsonl`.
     progress
         Receives the number of bytes read.
     """
-    if isinstance(source, str | Path):
-        path = Path(source)
-        return _open_path(path, columns, engine, scratch, skip_bad_lines, progress or Silent())
-    return _open_frame(source, role, scratch)
+    if not isinstance(source, str | Path):
+        return _open_frame(source, role, scratch)
+    path = Path(source)
+    suffix = _suffix(path)
+    separator, encoding = _checked_separator(separator) or _SEPARATORS.get(suffix, ","), checked_encoding(encoding)
+    if engine == "spark":
+        return _open_with_spark(path, suffix, separator, encoding, scratch, skip_bad_lines)
+    if suffix == ".parquet":
+        return _open_parquet(path)
+    if suffix in _SEPARATORS:
+        return _open_delimited(path, separator, encoding)
+    frame, skipped = read_jsonl(
+        path, columns, encoding=encoding, skip_bad_lines=skip_bad_lines, progress=progress or Silent()
+    )
+    _warn_of_skipped_lines(path, skipped, len(frame))
+    return Table(as_frame(frame.lazy()), str(path), PolarsEngine(), row_word="line", skipped_lines=skipped)
 
 
 def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
@@ -69,7 +93,7 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
             f"{name}: a {type(source).__name__} is not a table; pass a path ({_FORMATS}) or a pandas, Polars, PyArrow, "
             "DuckDB or Spark frame."
         ) from error
-    except Exception as error:  # every library has its own error classes
+    except ENGINE_ERRORS as error:  # every library has its own
         raise InputError(f"{name}: the frame cannot be read ({first_line(error)}); check its columns.") from error
     if frame.implementation.is_spark_like():
         return Table(frame.lazy(), name, SparkEngine(frame.to_native().sparkSession, scratch))
@@ -80,73 +104,103 @@ def _open_frame(source: Any, role: str, scratch: Path | None) -> Table:
         raise InputError(
             f"{name}: reading this frame needs pyarrow; install it with: pip install 'resid[pandas]'"
         ) from error
-    except Exception as error:  # Arrow and DuckDB have their own error classes, and are optional
+    except ENGINE_ERRORS as error:  # also of Arrow and DuckDB, which are optional
         raise InputError(
             f"{name}: the frame cannot be converted ({first_line(error)}); give each column one type."
         ) from error
-    return Table(as_frame(native.lazy()), name, PolarsEngine())
+    return _numbered_later(native.lazy(), name)
 
 
-def _open_path(
-    path: Path,
-    columns: list[str] | Mapping[str, Any] | None,
-    engine: str | None,
-    scratch: Path | None,
-    skip_bad_lines: bool,
-    progress: Progress,
-) -> Table:
+def _numbered_later(frame: pl.LazyFrame, name: str) -> Table:
+    """Return a table without row numbers; a column that has their name would be taken for them."""
+    return Table(as_frame(frame.drop(ROW, strict=False)), name, PolarsEngine())
+
+
+def _suffix(path: Path) -> str:
+    """Return the file format of a path that exists, as a suffix without ``.gz``."""
     if not path.exists():
         raise InputError(f"{path}: there is no such file; check the path.")
-    name = str(path)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
     if path.is_dir():
-        suffix = ".parquet"
         if not parquet_files(path):
             raise InputError(
                 f"{path}: the folder contains no .parquet files; pass a file, or a folder of Parquet files."
             )
-    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or path.suffixes[-2:] == [
-        ".parquet",
-        ".gz",
-    ]:
+        return ".parquet"
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffix = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    if suffix not in (".parquet", ".jsonl", ".ndjson", ".json", *_SEPARATORS) or suffixes[-2:] == [".parquet", ".gz"]:
         raise InputError(f"{path}: unknown file format; use {_FORMATS}.")
-    if engine == "spark":
-        return _open_with_spark(path, suffix, scratch, skip_bad_lines)
+    return suffix
+
+
+def _checked_separator(separator: str | None) -> str | None:
+    named = {"tab": "\t", "\\t": "\t"}  # as people type it in a shell
+    if separator is None:
+        return None
+    if isinstance(separator, str):
+        separator = named.get(separator, separator)
+        if len(separator) == 1 and separator.isascii() and separator not in '"\r\n\0':
+            return separator
+    raise InputError(f"separator: {shown(separator)} is not a single character such as ';' or '|'; 'tab' is a tab.")
+
+
+def _open_parquet(path: Path) -> Table:
     try:
-        if suffix == ".parquet":
-            lazy = pl.scan_parquet(parquet_files(path) if path.is_dir() else path, glob=False)
-            lazy.collect_schema()
-            return Table(as_frame(lazy), name, PolarsEngine())
-        if suffix in _SEPARATORS:
-            lazy = pl.read_csv(path, infer_schema=False, separator=_SEPARATORS[suffix], glob=False).lazy()
-            lazy = lazy.with_row_index(ROW, offset=1).filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
-            return Table(as_frame(lazy), name, PolarsEngine(), untyped=True)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = _csv_fault(path, _SEPARATORS[suffix]) if suffix in _SEPARATORS else None
-        reason = reason or f"the file cannot be read ({first_line(error)}); is it complete?"
+        lazy = pl.scan_parquet(parquet_files(path) if path.is_dir() else path, glob=False)
+        lazy.collect_schema()
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it complete?") from error
+    return _numbered_later(lazy, str(path))
+
+
+def _open_delimited(path: Path, separator: str, encoding: str) -> Table:
+    """Read a CSV or TSV file with all columns as text; rows without any value are left out."""
+    with open_text(path, encoding) as (stream, _):
+        content: Path | bytes = path if is_plain(path, encoding) else stream.read()
+    try:
+        frame = pl.read_csv(content, infer_schema=False, separator=separator, glob=False)
+    except ENGINE_ERRORS as error:
+        reason = (
+            _csv_fault(path, separator, encoding) or f"the file cannot be read ({first_line(error)}); is it complete?"
+        )
         raise InputError(f"{path}: {reason}") from error
-    frame, skipped = read_jsonl(path, columns, skip_bad_lines=skip_bad_lines, progress=progress)
-    return Table(as_frame(frame.lazy()), name, PolarsEngine(), row_word="line", skipped_lines=skipped)
+    numbered = frame.lazy().drop(ROW, strict=False).with_row_index(ROW, offset=1)
+    filled = numbered.filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
+    return Table(as_frame(filled), str(path), PolarsEngine(), untyped=True)
 
 
-def _csv_fault(path: Path, separator: str) -> str | None:
+def _csv_fault(path: Path, separator: str, encoding: str) -> str | None:
     """Find out why a CSV or TSV file could not be read."""
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    rows = csv.reader(_lines(path, encoding), delimiter=separator)
     try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            rows = csv.reader(lines, delimiter=separator)
-            header = next(rows, None)
-            if header is None:
-                return "the file is empty; it needs a header and rows."
-            for number, row in enumerate(rows, 1):
-                if len(row) > len(header):
-                    return f"row {number:,} has {len(row)} values but the header has {len(header)}; fix the row."
-    except UnicodeDecodeError:
-        return "the encoding is not UTF-8; save the file as UTF-8."
-    except (OSError, EOFError, csv.Error) as error:
+        header = next(rows, None)
+        if header is None:
+            return "the file is empty; it needs a header and rows."
+        for number, row in enumerate(rows, 1):
+            if len(row) > len(header):
+                hint = separator_hint(header[0]) if len(header) == 1 else None
+                counts = f"row {number:,} has {len(row)} values but the header has {len(header)}"
+                return f"{counts}; {hint or 'fix the row'}."
+    except csv.Error as error:
         return f"the file cannot be read ({error}); is it complete?"
     return None
+
+
+def _lines(path: Path, encoding: str) -> Iterator[str]:
+    with open_text(path, encoding) as (stream, _):
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                raise not_utf8(path, f"line {number:,}") from error
+
+
+def _warn_of_skipped_lines(path: Path, skipped: int, read: int) -> None:
+    if skipped * 10 > skipped + read:
+        log.warning(
+            "%s: skipped %s of %s lines because they are invalid; skip_bad_lines (--skip-bad-lines) controls this",
+            path, f"{skipped:,}", f"{skipped + read:,}",
+        )  # fmt: skip
 
 
 def parquet_files(folder: Path) -> list[Path]:
@@ -155,7 +209,9 @@ def parquet_files(folder: Path) -> list[Path]:
     return sorted(files, key=str)
 
 
-def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lines: bool) -> Table:
+def _open_with_spark(
+    path: Path, suffix: str, separator: str, encoding: str, scratch: Path | None, skip_bad_lines: bool
+) -> Table:
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -163,6 +219,7 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
     except ModuleNotFoundError as error:
         raise InputError("the engine 'spark' requires pyspark; install it with: pip install 'resid[spark]'") from error
     uri, skipped = path.resolve().as_uri(), 0
+    encoding = _SPARK_ENCODINGS.get(encoding, encoding)
     try:
         session = SparkSession.builder.appName("resid").getOrCreate()
     except Exception as error:  # the error class depends on how Java is missing
@@ -171,10 +228,12 @@ def _open_with_spark(path: Path, suffix: str, scratch: Path | None, skip_bad_lin
         if suffix == ".parquet":
             native = session.read.parquet(uri, recursiveFileLookup=path.is_dir())
         elif suffix in _SEPARATORS:
-            separator = _SEPARATORS[suffix]
-            native = session.read.csv(uri, header=True, sep=separator, escape='"', multiLine=True, mode="FAILFAST")
+            native = session.read.csv(
+                uri, header=True, sep=separator, encoding=encoding, escape='"', multiLine=True, mode="FAILFAST"
+            )
         else:
-            native, skipped = _spark_json(session.read.json(uri), path, skip_bad_lines)
+            options = {} if encoding == UTF8 else {"encoding": encoding, "lineSep": "\n"}  # Spark wants both or neither
+            native, skipped = _spark_json(session.read.json(uri, **options), path, skip_bad_lines)
     except (PySparkException, Py4JError) as error:
         raise InputError(f"{path}: the file cannot be read ({first_line(error)}); is it complete?") from error
     return Table(
@@ -201,5 +260,7 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
             "fix the line, or skip invalid lines with skip_bad_lines (--skip-bad-lines)."
         )
     # Spark does not allow queries of the column of bad lines alone, so all columns are counted.
-    counts = native.select(*(f.count(native[column]).alias(column) for column in native.columns)).collect()[0]
+    totals = [f.count(native[column]).alias(column) for column in native.columns]
+    counts = native.select(*totals, f.count(f.lit(1)).alias(ROW)).collect()[0]
+    _warn_of_skipped_lines(path, int(counts[bad]), int(counts[ROW]) - int(counts[bad]))
     return native.filter(native[bad].isNull()).drop(bad), int(counts[bad])

@@ -15,11 +15,11 @@ class PrepareSettings(Settings):
 
     fields: tuple[str, ...] | None = None
     keep: tuple[str, ...] | None = None
-    k_core: Annotated[int, Field(ge=1)] = 5
+    k_core: Annotated[int, Field(ge=1, lt=2**31)] = 5
     missing: Literal["drop", "keep"] = "drop"
-    min_interactions: Annotated[int, Field(ge=3)] = 3
-    max_length: Annotated[int, Field(ge=2)] = 32
-    path_levels: Annotated[int, Field(ge=1)] = 3
+    min_interactions: Annotated[int, Field(ge=3, lt=2**31)] = 3
+    max_length: Annotated[int, Field(ge=2, lt=2**31)] = 32
+    path_levels: Annotated[int, Field(ge=1, le=100)] = 3
     qualify_paths: bool = True
     unlisted_items: Literal["error", "missing"] = "error"
     unseen_targets: Literal["keep", "drop", "train"] = "keep"

@@ -159,6 +159,19 @@ def find_unseen_targets(sequence: Items, offsets: Positions, n_items: int) -> di
     return {name: ~seen[sequence[stops - back]] for name, back in _HELD_OUT}
 
 
+def count_tied_targets(sequence: Items, offsets: Positions, tied: NDArray[np.bool_]) -> dict[str, int]:
+    """Return, for validation and test, how many targets the order of the file decides.
+
+    These are targets with the timestamp of another item of the same history. `tied` tells which interactions have the
+    timestamp of the one before them, shape (n_interactions,).
+    """
+    baskets = np.cumsum(~tied) - 1  # interactions of one user at one time have the same number
+    differs = np.zeros(len(sequence), dtype=bool)
+    differs[1:] = tied[1:] & (sequence[1:] != sequence[:-1])
+    mixed = np.bincount(baskets, weights=differs) > 0
+    return {name: int(mixed[baskets[np.asarray(offsets[1:]) - back]].sum()) for name, back in _HELD_OUT}
+
+
 def in_training(sequence: Items, offsets: Positions) -> NDArray[np.bool_]:
     """Return which interactions belong to the training part of their history, shape (n_interactions,)."""
     training = np.ones(len(sequence), dtype=bool)

@@ -4,6 +4,7 @@ Every error message is one sentence that names the table, the column and the fir
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +12,21 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
-from resid.core.errors import InputError, first_line
+from resid.core.errors import InputError, first_line, one_line, shown
 from resid.data.engines import ROW, Engine, Frame
 
+# Polars and Spark have their own error classes, and Spark is optional; a parser of Polars that panics raises what is not
+# even an `Exception`.
+ENGINE_ERRORS = (Exception, pl.exceptions.PanicException)
+_SEPARATORS = ";\t|,"  # of text files, as people have them
 _SHOWN = 3  # invalid rows named in a message
 # Text that is a 64-bit integer in canonical form.
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
+# 28/02/2020 and the like, with or without a time; each part of the day and month up to 12 can be either.
+_DAY_MONTH = r"^(\d\d?)[/.-](\d\d?)[/.-](\d{4})"
+_DAY_FIRST, _MONTH_FIRST = r"^(1[3-9]|2\d|3[01])[/.-]", r"^\d\d?[/.-](1[3-9]|2\d|3[01])[/.-]"
+# Units in which a time since 1970 is counted, and the range of numbers for the years 1973 to 2286.
+_EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -49,21 +59,22 @@ class Table:
             rows = self.engine.collect(bad.head(_SHOWN))
             first = self.engine.point_at(rows, self.row_word)
             where = first if count <= _SHOWN else f"{count:,} {self.row_word}s, first in {first}"
-            value = f" ({rows[show][0]!r})" if show else ""
+            value = f" ({shown(rows[show][0])})" if show else ""
             raise InputError(f"{self.name}, column '{column}': {problem} in {where}{value}; {advice}.")
 
 
-def checked_interactions(table: Table, columns: Mapping[str, str]) -> Table:
+def checked_interactions(table: Table, columns: Mapping[str, str], timestamp_format: str | None = None) -> Table:
     """Validate the log and rename its columns to `user`, `item`, `timestamp` and `ROW`.
 
-    Ids become text or 64-bit integers, timestamps any sortable type.
+    Ids become text or 64-bit integers, timestamps any sortable type. `timestamp_format` is how timestamps that are text
+    are parsed, in the notation of `strptime`.
     """
     _require_columns(table, columns.values())
     named = [nw.col(columns[name]).alias(name) for name in ("user", "item", "timestamp")]
     table = _numbered(table, named)
     for name in ("user", "item"):
         table = _checked_ids(table, name, columns[name])
-    return _checked_timestamps(table, columns["timestamp"])
+    return _checked_timestamps(table, columns["timestamp"], timestamp_format)
 
 
 def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str]) -> Table:
@@ -97,17 +108,26 @@ def same_item_type(log: Table, items: Table, item_column: str) -> tuple[Table, T
     return _cast(log, "item", nw.String), _cast(items, "item", nw.String)
 
 
+def separator_hint(header: str) -> str | None:
+    """Return what to do if the header of a text file was split at the wrong separator, judging by what it contains."""
+    found = max(_SEPARATORS, key=header.count)
+    if not header.count(found):
+        return None
+    name = "tab" if found == "\t" else found
+    return f"the separator seems to be '{name}', so pass separator='{name}' (--separator '{name}')"
+
+
 def _require_columns(table: Table, wanted: Iterable[str], what: str = "column") -> None:
     present = table.frame.collect_schema().names()
     for name in wanted:
         if name not in present:
             close = difflib.get_close_matches(name, present, n=1)
-            shown = ", ".join(column for column in present if column != ROW)
+            header = ", ".join(column for column in present if column != ROW)
             hint = f" (did you mean '{close[0]}'?)" if close else ""
-            if ";" in shown and "," not in shown:
-                hint = " (the separator seems to be a semicolon instead of a comma)"
             advice = "map column names with columns (--columns)" if what == "column" else "choose from these"
-            raise InputError(f"{table.name}: there is no {what} '{name}', it has {shown}{hint}; {advice}.")
+            if table.untyped and len(present) <= 2:  # one column and the row numbers
+                advice = separator_hint(header) or advice
+            raise InputError(f"{table.name}: there is no {what} '{name}', it has {one_line(header)}{hint}; {advice}.")
 
 
 def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
@@ -115,7 +135,7 @@ def _numbered(table: Table, columns: list[nw.Expr]) -> Table:
     try:
         frame = table.engine.materialize(table.engine.number_rows(table.frame).select(*columns, nw.col(ROW)))
         rows = table.engine.collect(frame.head(1).select(nw.len().alias("count")))["count"].item()
-    except Exception as error:  # Polars and Spark have their own error classes, and Spark is optional
+    except ENGINE_ERRORS as error:
         raise InputError(f"{table.name}: cannot be read ({first_line(error)}); is the file complete?") from error
     if not rows:
         raise InputError(f"{table.name}: the table is empty; pass one with at least one row.")
@@ -134,16 +154,14 @@ def _checked_ids(table: Table, column: str, original: str) -> Table:
     type_ = table.frame.collect_schema()[column]
     table.refuse(original, _missing(column, type_), "missing value", "fill in the value or remove the row")
     if table.untyped:
-        all_integers = nw.col(column).str.contains(_INTEGER).all().alias("all")
-        if table.engine.collect(table.frame.select(all_integers))["all"].item():
+        if _aggregate(table, {"all": nw.col(column).str.contains(_INTEGER).all()})["all"]:
             return _cast(table, column, nw.Int64)
         return table
     if type_ in (nw.Categorical, nw.Enum):
         return _cast(table, column, nw.String)
     if type_.is_integer():
-        ends = table.frame.select(nw.col(column).min().alias("least"), nw.col(column).max().alias("most"))
-        least, most = table.engine.collect(ends).row(0)
-        if most < 2**63:
+        least, most = _aggregate(table, {"least": nw.col(column).min(), "most": nw.col(column).max()}).values()
+        if least >= -(2**63) and most < 2**63:
             return _cast(table, column, nw.Int64)
         if least >= 0 and most < 2**64:
             return _cast(table, column, nw.UInt64)
@@ -158,31 +176,125 @@ def _cast(table: Table, column: str, type_: Any) -> Table:
     return table.with_frame(table.frame.with_columns(nw.col(column).cast(type_)))
 
 
-def _checked_timestamps(table: Table, original: str) -> Table:
+def _checked_timestamps(table: Table, original: str, format_: str | None) -> Table:
     type_ = table.frame.collect_schema()["timestamp"]
     table.refuse(original, _missing("timestamp", type_), "missing value", "fill in the value or remove the row")
-    if type_.is_numeric() or type_ in (nw.Date, nw.Datetime):
+    if type_ in (nw.Categorical, nw.Enum):
+        table, type_ = _cast(table, "timestamp", nw.String), nw.String()
+    if format_ is not None:
+        return _parsed(table, original, format_)
+    if type_ == nw.String:
+        for pattern, numeric in ((_INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
+            if _aggregate(table, {"all": nw.col("timestamp").str.contains(pattern).all()})["all"]:
+                table, type_ = _cast(table, "timestamp", numeric), numeric()
+                break
+    if type_.is_numeric():
+        _refuse_mixed_units(table, original)
+        return table
+    if type_ in (nw.Date, nw.Datetime):
         return table
     if type_ != nw.String:
         raise InputError(
             f"{table.name}, column '{original}': timestamps must be numbers or dates, not {type_}; convert the column."
         )
-    for pattern, numeric in ((_INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
-        fits = nw.col("timestamp").str.contains(pattern).all().alias("all")
-        if table.engine.collect(table.frame.select(fits))["all"].item():
-            return _cast(table, "timestamp", numeric)
     # Some values are not numbers. Report the smaller group: the values that are not numbers, or those that are not dates.
     kept_text = table.frame.with_columns(nw.col("timestamp").alias("text"))
-    dated = table.with_frame(table.engine.parse_dates(kept_text, "timestamp"))
+    iso = _iso_dates(table.with_frame(kept_text), original)
+    dated = iso.with_frame(table.engine.parse_dates(iso.frame, "timestamp"))
     no_date, no_number = nw.col("timestamp").is_null(), ~nw.col("text").str.contains(_DECIMAL)
-    counts = dated.frame.select(
-        no_date.cast(nw.Int64).sum().alias("date"), no_number.cast(nw.Int64).sum().alias("number")
+    counts = _aggregate(dated, {"dates": no_date.cast(nw.Int64).sum(), "numbers": no_number.cast(nw.Int64).sum()})
+    advice = (
+        "use numbers, or dates such as 2026-01-31 or 2026-01-31T08:15:00, or pass the format with timestamp_format "
+        "(--timestamp-format), for example '%d %b %Y'"
     )
-    no_dates, no_numbers = table.engine.collect(counts).row(0)
-    advice = "use numbers, or dates such as 2026-01-31 or 2026-01-31T08:15:00"
-    blamed = no_date if no_dates <= no_numbers else no_number
+    blamed = no_date if counts["dates"] <= counts["numbers"] else no_number
     dated.refuse(original, blamed, "invalid timestamp", advice, "text")
     return dated.with_frame(dated.frame.drop("text"))
+
+
+def _aggregate(table: Table, expressions: Mapping[str, nw.Expr]) -> dict[str, Any]:
+    """Return the values of aggregations over a table."""
+    named = [expression.alias(name) for name, expression in expressions.items()]
+    return table.engine.collect(table.frame.select(*named)).row(0, named=True)
+
+
+def _parsed(table: Table, original: str, format_: str) -> Table:
+    """Parse timestamps that are text in a given format."""
+    type_ = table.frame.collect_schema()["timestamp"]
+    if type_ != nw.String:
+        raise InputError(
+            f"{table.name}, column '{original}': timestamp_format (--timestamp-format) is for text, and these timestamps are "
+            f"{type_}; leave it out."
+        )
+    kept_text = table.frame.with_columns(nw.col("timestamp").alias("text"))
+    try:
+        dated = table.with_frame(table.engine.materialize(table.engine.parse_dates(kept_text, "timestamp", format_)))
+    except InputError:
+        raise
+    except ENGINE_ERRORS as error:
+        raise InputError(
+            f"timestamp_format: {shown(format_)} is not a format such as '%d/%m/%Y %H:%M' ({first_line(error)})."
+        ) from error
+    advice = "change the format (--timestamp-format), or fix or remove the row"
+    dated.refuse(
+        original, nw.col("timestamp").is_null(), f"timestamp does not have the format {shown(format_)}", advice, "text"
+    )
+    return dated.with_frame(dated.frame.drop("text"))
+
+
+def _refuse_mixed_units(table: Table, original: str) -> None:
+    """Raise an `InputError` if all timestamps are times since 1970, but some in another unit than the others."""
+    time = nw.col("timestamp")
+    units = {name: (time >= least) & (time < least * 100) for name, least in _EPOCHS.items()}
+    counts = _aggregate(
+        table,
+        {name: unit.cast(nw.Int64).sum() for name, unit in units.items()}
+        | {"zero": (time == 0).cast(nw.Int64).sum(), "all": nw.len()},
+    )
+    used = sorted((name for name in units if counts[name]), key=lambda name: counts[name])
+    if len(used) > 1 and sum(counts[name] for name in (*used, "zero")) == counts["all"]:
+        table.refuse(
+            original,
+            units[used[0]],
+            f"{used[0]} since 1970 instead of {used[-1]}",
+            "use one unit in the whole column",
+            "timestamp",
+        )
+
+
+def _iso_dates(table: Table, original: str) -> Table:
+    """Rewrite other ways to write a date or a time zone as ISO 8601; raise an `InputError` if a date is ambiguous."""
+    time = nw.col("timestamp")
+    text = time.str.replace_all(r"\s*(UTC|GMT)$", "Z").str.replace_all(r"^(\d{4})/(\d\d?)/(\d\d?)", "$1-$2-$3")
+    patterns = {"any": _DAY_MONTH, "day": _DAY_FIRST, "month": _MONTH_FIRST}
+    counts = _aggregate(
+        table,
+        {
+            name: (time.str.contains(_DAY_MONTH) & time.str.contains(pattern)).cast(nw.Int64).sum()
+            for name, pattern in patterns.items()
+        },
+    )
+    if counts["any"]:
+        if bool(counts["day"]) == bool(counts["month"]):  # nothing tells which comes first, or the rows contradict
+            _refuse_ambiguous(table, original)
+        text = text.str.replace_all(_DAY_MONTH, "$3-$2-$1" if counts["day"] else "$3-$1-$2")
+    return table.with_frame(table.frame.with_columns(text.alias("timestamp")))
+
+
+def _refuse_ambiguous(table: Table, original: str) -> None:
+    bad = nw.col("timestamp").str.contains(_DAY_MONTH)
+    example = table.engine.collect(table.frame.filter(bad).head(1))["timestamp"].item()
+    first, second, rest = re.findall(r"^\d+([/.-])\d+([/.-])\d{4}(.*)$", example, re.DOTALL)[0]
+    for pattern, directive in ((r"\d\d?:\d\d:\d\d", "%H:%M:%S"), (r"\d\d?:\d\d", "%H:%M"), (r"\.\d+", ".%f")):
+        rest = re.sub(pattern, directive, rest, count=1)
+    formats = [f"{a}{first}{b}{second}%Y{rest}" for a, b in (("%d", "%m"), ("%m", "%d"))]
+    table.refuse(
+        original,
+        bad,
+        "ambiguous date, day or month may come first,",
+        f"pass timestamp_format='{formats[0]}' or '{formats[1]}' (--timestamp-format)",
+        "timestamp",
+    )
 
 
 def typed(text: pl.Series) -> pl.Series:

@@ -76,10 +76,12 @@ class FAMAE(Encoder):
         self._build(data.catalogue, *item_and_fields(data), data.train.occurring_items)
         affordable = max(1_000, _SCORES_PER_EVALUATION // data.n_items)
         windows = data.validation.sample(min(self.settings.validation_windows, affordable))
+        batches = self._batches(data)
+        rate = self.settings.learning_rate_for(batches.batch_size)
         self.history_ = train(
             self.model_,
-            self._batches(data),
-            self.settings,
+            batches,
+            self.settings.replace(learning_rate=rate),
             runtime,
             evaluate=lambda: _flatten(embedding_quality(self.model_, windows)),
             monitor=MONITOR,

@@ -57,8 +57,10 @@ class FamaeSettings(TrainSettings):
     validation_windows
         Maximum number of windows that are evaluated after an epoch, always the same ones; fewer for a catalogue so large
         that it would take more than five billion scores, but at least a thousand.
+    max_learning_rate_scale
+        The learning rate is multiplied by the batch size divided by 256, at most by this: larger batches make fewer steps.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
+        See `TrainSettings`; the automatic batch size is at most 1024.
     """
 
     renamed: ClassVar[dict[str, str]] = {
@@ -81,12 +83,23 @@ class FamaeSettings(TrainSettings):
     masking: Literal["last", "random"] = "last"
     validation_windows: Annotated[int, Field(ge=1)] = 50_000
     epochs: Annotated[int, Field(ge=1)] = 25
+    warmup_steps: Annotated[int, Field(ge=0)] = 100
+    max_learning_rate_scale: Annotated[float, Field(ge=1)] = 4.0
     evaluate_every: Annotated[int, Field(ge=1)] = 5
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
         if self.masking == "random" and self.attention == "causal":
             raise ValueError('masking="random" needs attention="bidirectional"')
+
+    def batch_size_for(self, windows: int) -> int:
+        """Return the batch size for a number of training windows."""
+        size = super().batch_size_for(windows)
+        return min(size, 1024) if self.batch_size == "auto" else size
+
+    def learning_rate_for(self, batch_size: int) -> float:
+        """Return the learning rate for a batch size."""
+        return self.learning_rate * min(max(1.0, batch_size / 256), self.max_learning_rate_scale)
 
 
 class FamaeModel(TrainableModule):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resid.core.errors import InputError, nearest
+from resid.core.errors import InputError, nearest, shown
 from resid.core.part import PartSpec
 from resid.core.registry import import_parts
 from resid.data.dataset import Dataset
@@ -57,9 +57,11 @@ def find_method(name: Any, sections: tuple[str, ...]) -> Method:
             raise InputError(f"several methods have the sections {', '.join(sections)}; add {known}.")
         shapes = " or ".join(" + ".join(known.sections) for known in _METHODS.values())
         raise InputError(f"a recipe must have the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
-    if name not in _METHODS:
+    if not isinstance(name, str) or name not in _METHODS:
         known = ", ".join(_METHODS)
-        raise InputError(f"there is no method '{name}'{nearest(str(name), _METHODS)}; available methods: {known}.")
+        raise InputError(
+            f"there is no method {shown(name)}{nearest(shown(name), _METHODS)}; available methods: {known}."
+        )
     chosen = _METHODS[name]
     if set(chosen.sections) != set(sections):
         raise InputError(

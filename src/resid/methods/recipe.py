@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from resid.core.errors import InputError, as_path, nearest
+from resid.core.errors import InputError, as_path, first_line, nearest, shown
 from resid.core.part import PartSpec
 from resid.core.registry import find_part, stage_of
 from resid.core.settings import Settings
@@ -74,8 +74,10 @@ class Recipe:
                 content = tomllib.load(file)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: invalid TOML: {error}.") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
+        except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
+            raise InputError(f"{path}: invalid TOML ({first_line(error)}).") from error
         try:
             return cls._from_toml(path.stem, content)
         except InputError as error:
@@ -83,12 +85,14 @@ class Recipe:
 
     @classmethod
     def _from_toml(cls, name: str, content: dict[str, Any]) -> "Recipe":
-        description, chosen = str(content.pop("description", "")), content.pop("method", None)
+        description, chosen = content.pop("description", ""), content.pop("method", None)
+        if not isinstance(description, str):
+            raise InputError(f"'description' must be a string, not {shown(description)}.")
         parts = {}
         for section, values in content.items():
             stage = stage_of(section)
             if not isinstance(values, dict):
-                raise InputError(f"'{section}' must be a table, [{section}], not {values!r}.")
+                raise InputError(f"'{section}' must be a table, [{section}], not {shown(values)}.")
             parts[section] = _spec(section, stage, values)
         method = find_method(chosen, tuple(parts))
         return cls(name, description, method, {section: parts[section] for section in method.sections})

@@ -1,5 +1,6 @@
 """The base class of everything that recommends: histories of item ids in, items and scores out; saving and loading."""
 
+import itertools
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, write_artifact
-from resid.core.errors import InputError
+from resid.core.errors import InputError, shown
 from resid.core.part import Part
 from resid.core.progress import Progress, Silent
 from resid.core.settings import Settings
@@ -33,6 +34,7 @@ from resid.recommend.histories import (
     batches_by_length,
     check_histories,
     check_users,
+    counted,
     known_items,
     most_popular,
     round_length,
@@ -151,7 +153,7 @@ class Recommender(Part):
             log.warning("there are no histories, so nothing is recommended; a user without a history is [[]]")
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
             raise InputError(
-                f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {k!r}."
+                f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {shown(k)}."
             )
         allowed = allowed_items(self.catalogue_, allow, deny)
         known = known_items(rows, self.catalogue_)
@@ -170,7 +172,7 @@ class Recommender(Part):
         if fewer := int((items[:, -1] < 0).sum()):
             unconstrained = options.get("constrained") is False
             reason = "beams ended at IDs that no item has" if unconstrained else "no other items are left"
-            log.warning("%d users get fewer than %d items: %s", fewer, k, reason)
+            log.warning("%s fewer than %d items: %s", counted(fewer, "user gets", "users get"), k, reason)
         ids = as_ids(items, self.catalogue_.item_ids)
         return (ids[0], scores[0]) if single else (ids, scores)
 
@@ -239,9 +241,9 @@ class Recommender(Part):
         if self.user_ids_ is None:
             return None
         indices = lookup(self._user_positions, users)
-        if (indices < 0).any():
-            first = users[int((indices < 0).argmax())]
-            log.warning("%d unknown users get the mean user embedding, the first is %r", (indices < 0).sum(), first)
+        if unknown := list(itertools.compress(users, indices < 0)):
+            count = counted(len(unknown), "unknown user id")
+            log.warning("Used the mean user embedding for %s (e.g. %s)", count, shown(unknown[0]))
         return indices
 
     @cached_property

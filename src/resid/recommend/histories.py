@@ -1,5 +1,6 @@
 """Histories: checking what users pass to `recommend`, arranging it in batches, and removing seen items from rankings."""
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,9 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, shown
 from resid.data.batches import PADDING
-from resid.data.catalogue import Catalogue
+from resid.data.catalogue import Catalogue, as_list, is_hashable
 
 log = logging.getLogger(__name__)
 
@@ -23,28 +24,31 @@ Scores = NDArray[np.float32]
 def check_histories(histories: Sequence[Any]) -> tuple[bool, list[Sequence[Any]]]:
     """Return whether a single history was given, and the histories as lists of item ids."""
     if isinstance(histories, (str, bytes)):
-        raise InputError(f"a history is a list of item ids, not the string {histories!r}; pass [{histories!r}].")
-    ordered = isinstance(histories, Iterable) and not isinstance(histories, (set, frozenset, dict))
-    if not ordered or hasattr(histories, "columns"):
+        raise InputError(
+            f"a history is a list of item ids, not the string {shown(histories)}; pass [{shown(histories)}]."
+        )
+    rows = as_list(histories)
+    if rows is None:
         raise InputError(f"histories must be lists of item ids, or one such list, not a {type(histories).__name__}.")
-    rows = list(histories)
-    lists = [isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in rows]
-    if rows and any(lists) != all(lists):
+    if unordered := [row for row in rows if isinstance(row, (set, frozenset, dict))]:
+        raise InputError(f"a history is a list of item ids, oldest first, not a {type(unordered[0]).__name__}.")
+    lists = [as_list(row) for row in rows]
+    found = [row for row in lists if row is not None]
+    if found and len(found) < len(rows):
         raise InputError(
             "histories must be lists of item ids, or one such list; some of these are lists and some are not."
         )
-    found: list[Sequence[Any]] = [rows] if rows and not lists[0] else [list(row) for row in rows]
-    for row in found:
-        if nested := [item for item in row if isinstance(item, (list, dict, set, np.ndarray))]:
-            raise InputError(f"a history is a list of item ids; {nested[0]!r} is not an item id.")
-    return bool(rows) and not lists[0], found
+    single = bool(rows) and not found
+    return single, [rows] if single else list(found)
 
 
 def check_users(users: Sequence[Any], count: int) -> list[Any]:
     """Return the user ids of `count` histories, or raise an `InputError`."""
-    listed = list(users) if isinstance(users, Iterable) and not isinstance(users, (str, bytes)) else []
-    if len(listed) != count or any(isinstance(user, (list, dict, set, np.ndarray)) for user in listed):
-        raise InputError(f"'users' must be a list with one user id for each of the {count:,} histories, not {users!r}.")
+    listed = as_list(users)
+    if listed is None or len(listed) != count or not all(map(is_hashable, listed)):
+        raise InputError(
+            f"'users' must be a list with one user id for each of the {count:,} histories, not {shown(users)}."
+        )
     return listed
 
 
@@ -52,20 +56,21 @@ def known_items(rows: list[Sequence[Any]], catalogue: Catalogue) -> list[Indices
     """Return histories as item indices without unknown items, and log how many were skipped."""
     found = [catalogue.find(row) for row in rows]
     known = [indices[indices >= 0] for indices in found]
-    if skipped := sum(len(all_) - len(some) for all_, some in zip(found, known, strict=True)):
-        example = next(
-            item for row, indices in zip(rows, found, strict=True) for item in np.asarray(row, object)[indices < 0]
-        )
+    unknown = [item for row, indices in zip(rows, found, strict=True) for item in itertools.compress(row, indices < 0)]
+    if unknown:
         integers = catalogue.item_ids.dtype.is_integer()
-        hint = (
-            ""
-            if isinstance(example, int if integers else str)
-            else f"; its ids are {'integers' if integers else 'strings'}"
-        )
-        log.warning("skipped %d items that are not in the catalogue, the first is %r%s", skipped, example, hint)
+        fits = isinstance(unknown[0], (int, np.integer) if integers else str)
+        hint = "" if fits else f"; the ids of the catalogue are {'integers' if integers else 'strings'}"
+        log.warning("Skipped %s (e.g. %s)%s", counted(len(unknown), "unknown item id"), shown(unknown[0]), hint)
     if empty := sum(not len(indices) for indices in known):
-        log.warning("%d histories have no item of the catalogue and get the most popular items", empty)
+        verb = "has no known item and gets" if empty == 1 else "have no known item and get"
+        log.warning("%s %s the most popular items", counted(empty, "history", "histories"), verb)
     return known
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a count with its noun, for messages."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def allowed_items(
@@ -76,14 +81,15 @@ def allowed_items(
         return None
     allowed = np.full(len(catalogue), allow is None)
     for name, ids, value in (("allow", allow, True), ("deny", deny, False)):
-        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable | None):
-            raise InputError(f"'{name}' is a list of item ids, not {ids!r}; pass [{ids!r}].")
-        listed = list(ids) if ids is not None else []
+        # Here the order does not matter.
+        listed = [] if ids is None else list(ids) if isinstance(ids, (set, frozenset)) else as_list(ids)
+        if listed is None:
+            raise InputError(f"'{name}' is a list of item ids, not {shown(ids)}; pass [{shown(ids)}].")
         indices = catalogue.find(listed)
         allowed[indices[indices >= 0]] = value
-        if (indices < 0).any():
-            first = listed[int((indices < 0).argmax())]
-            log.warning("%d items of '%s' are not in the catalogue, the first is %r", (indices < 0).sum(), name, first)
+        if unknown := list(itertools.compress(listed, indices < 0)):
+            count = counted(len(unknown), "unknown item id")
+            log.warning("Skipped %s of '%s' (e.g. %s)", count, name, shown(unknown[0]))
     if not allowed.any():
         raise InputError("'allow' and 'deny' exclude every item of the catalogue; change one of them.")
     return allowed
