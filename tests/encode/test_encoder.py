@@ -344,8 +344,11 @@ def test_a_field_with_one_value_is_reported(log, items, caplog):
     assert encoder.metrics(data)["bound_fields"]["constant"] <= 0
 
 
-def test_batch_size_follows_the_data():
-    sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 2048, 6_000_000: 2048}
+def test_batch_size_and_learning_rate_follow_the_data():
+    sizes = {10_000: 256, 33_541: 256, 131_413: 1024, 318_445: 1024, 6_000_000: 1024}
     assert {n: FamaeSettings().batch_size_for(n) for n in sizes} == sizes
+    rates = {1: 1e-3, 256: 1e-3, 512: 2e-3, 1024: 4e-3, 2048: 4e-3}
+    assert {n: FamaeSettings().learning_rate_for(n) for n in rates} == pytest.approx(rates)
     paper = Recipe.read("resid-paper").part("encoder").settings
     assert (paper.batch_size_for(10), paper.n_negatives, paper.epochs, paper.patience) == (2048, 128, 500, 3)
+    assert (paper.learning_rate_for(2048), paper.warmup_steps, paper.attention) == (1e-3, 0, "bidirectional")

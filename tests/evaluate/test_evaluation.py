@@ -7,7 +7,7 @@ import pytest
 
 from resid import Dataset, InputError
 from resid.data.settings import PrepareSettings
-from resid.evaluate import NOT_FOUND, evaluate, gains, intervals, ranking_metrics, ranks_of, slices
+from resid.evaluate import NOT_FOUND, evaluate, gains, intervals, paired_differences, ranking_metrics, ranks_of, slices
 from resid.evaluate.evaluation import Ranker
 from resid.sequential import Popularity
 
@@ -127,3 +127,34 @@ def test_evaluate_takes_any_ranker(shop):
     other = Dataset.from_tables(shop.interaction_table, shop.item_table, ["categories"])
     with pytest.raises(InputError, match="another Dataset"):
         evaluate(oracle, other)
+
+
+class TestPaired:
+    def test_equals_a_bootstrap_one_by_one(self):
+        rng = np.random.default_rng(0)
+        ranks, others = (np.where(rng.random(400) < 0.5, rng.integers(20, size=400), NOT_FOUND) for _ in range(2))
+        found = paired_differences(ranks, others, (10,))["ndcg@10"]
+        values = gains(ranks, (10,))["ndcg@10"] - gains(others, (10,))["ndcg@10"]
+        assert found["difference"] == pytest.approx(values.mean())
+        means = [values[rng.integers(400, size=400)].mean() for _ in range(4_000)]
+        assert found["interval"] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.004)
+
+    def test_pairing_removes_what_users_have_in_common(self):
+        """One model finds what the other finds and a little more: the difference is certain, the two metrics are not."""
+        ranks = np.where(np.arange(400) % 2, 3, NOT_FOUND)
+        better = np.where(np.arange(400) % 40 == 0, 3, ranks)
+        low, _ = paired_differences(better, ranks, (10,))["recall@10"]["interval"]
+        assert low > 0
+        assert intervals(better, (10,))["recall@10"][0] < ranking_metrics(ranks, (10,))["recall@10"]
+
+    def test_against_another_model(self, shop):
+        data = Dataset.from_tables(shop.interaction_table)
+        first, second = (evaluate(_Oracle(data), data, shift=shift) for shift in (0, 4))
+        found = first.against(second.table())
+        expected = first.metrics()["seen_kept"]["ndcg@10"] - second.metrics()["seen_kept"]["ndcg@10"]
+        assert found["seen_kept"]["ndcg@10"]["difference"] == pytest.approx(expected)
+        assert (
+            found["seen_kept"]["recall@10"] == found["seen_dropped"]["ndcg@10"] == {"difference": 0, "interval": (0, 0)}
+        )
+        with pytest.raises(InputError, match="another split or Dataset"):
+            first.against(evaluate(_Oracle(data), data, "validation").table())

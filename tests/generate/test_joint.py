@@ -118,7 +118,8 @@ def test_without_other_scores_codes_rank(data, inputs, histories):
 
     settings = dataclasses.replace(SMALL, scores=(), epochs=1)
     model = JointGenerator(settings).fit(data, *inputs)
-    model.blend_ = Blend({"codes": model.blend_.weights["codes"]})
+    assert set(model.blend_.weights) == {"codes"}
+    model.blend_ = Blend({"codes": 1.0})
     tree, numbers = model._tree(None)
     beams = score_all(model.model_, model._recent(histories), tree, data.n_items)
     expected = numbers[beam_items(beams, tree, 10)[0]]

@@ -23,6 +23,7 @@ def evaluate(
     split: Literal["test", "validation"] = "test",
     cutoffs: str = "5,10",
     decoding: Decoding = "beam",
+    against: Path | None = None,
     out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,6 +42,8 @@ def evaluate(
     decoding
         Of a generator: beam search over the IDs of items; exact scoring of the whole catalogue; or free beam search, which may
         generate IDs that no item has, as in the paper.
+    against
+        A run that was evaluated on the same split; shows the difference to it with a paired bootstrap over users.
     out
         Receives the metrics (JSON) and the ranks (Parquet); by default evaluation/ in the run's folder.
     as_json
@@ -49,19 +52,22 @@ def evaluate(
     from resid import load  # torch takes a second to import
     from resid.evaluate import evaluate as evaluate_model
     from resid.generate import Generator
-    from resid.runs import load_dataset, write_evaluation
+    from resid.runs import load_dataset, read_evaluation, write_evaluation
 
     wanted = _cutoffs(cutoffs)
     if out is not None:
         refuse_file(out)
         if (out / DATASET).exists():
             raise InputError(f"{out} is a Dataset; choose another folder for the metrics.")
+    other = read_evaluation(against, split) if against is not None else None
     recommender, dataset = load(model), load_dataset(model, data)
     options = recommender.decoding_options(decoding)
     evaluation = evaluate_model(recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options)
     metrics = evaluation.metrics(wanted)
     if isinstance(recommender, Generator):
         metrics = {"decoding": decoding, **metrics, "invalid_free_beams": recommender.invalid_share(evaluation.windows)}
+    if other is not None:
+        metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}
     name = split if decoding == "beam" else f"{split}-{decoding}"
     written = write_evaluation(model, name, metrics, evaluation.table(), out)
     if as_json:
@@ -104,6 +110,20 @@ def _print(metrics: dict[str, Any]) -> None:
     output.print(
         "* items of the history are dropped from the ranking; a target among them counts as missed", highlight=False
     )
+    if "against" in metrics:
+        differences = Table(
+            "", *short, title=f"Difference to {escape(metrics['against']['model'])}", title_justify="left"
+        )
+        for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
+            values = [metrics["against"][name][column] for column in columns]
+            differences.add_row(
+                text,
+                *(
+                    f"{v['difference']:+.4f}\n[dim]{v['interval'][0]:+.4f}–{v['interval'][1]:+.4f}[/dim]"
+                    for v in values
+                ),
+            )
+        output.print(differences)
     parts = Table("slice", "users", *short, title="Slices of users, seen items kept", title_justify="left")
     for name, values in metrics["slices"].items():
         parts.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))

@@ -76,12 +76,13 @@ class FAMAE(Encoder):
         self._build(data.catalogue, *item_and_fields(data), data.train.occurring_items)
         affordable = max(1_000, _SCORES_PER_EVALUATION // data.n_items)
         windows = data.validation.sample(min(self.settings.validation_windows, affordable))
-        batches = self._batches(data)
+        batches = self.batches(data)
         rate = self.settings.learning_rate_for(batches.batch_size)
+        warmup = min(self.settings.warmup_steps, self.settings.epochs * len(batches) // 10)
         self.history_ = train(
             self.model_,
             batches,
-            self.settings.replace(learning_rate=rate),
+            self.settings.replace(learning_rate=rate, warmup_steps=warmup),
             runtime,
             evaluate=lambda: _flatten(embedding_quality(self.model_, windows)),
             monitor=MONITOR,
@@ -90,7 +91,8 @@ class FAMAE(Encoder):
         self.best_epoch_ = best_epoch(self.history_, MONITOR)
         return self
 
-    def _batches(self, data: Dataset) -> Batches | SequenceBatches:
+    def batches(self, data: Dataset) -> Batches | SequenceBatches:
+        """Return what the network is trained on: whole histories, or windows if attention is bidirectional."""
         size, seed = self.settings.batch_size_for(len(data.train)), self.settings.seed
         if self.settings.attention == "bidirectional":
             return Batches(data.train, size, seed=seed)

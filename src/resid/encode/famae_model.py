@@ -60,7 +60,7 @@ class FamaeSettings(TrainSettings):
     max_learning_rate_scale
         The learning rate is multiplied by the batch size divided by 256, at most by this: larger batches make fewer steps.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`; the automatic batch size is at most 1024.
+        See `TrainSettings`; the automatic batch size is at most 1024, the warm-up at most a tenth of all steps.
     """
 
     renamed: ClassVar[dict[str, str]] = {

@@ -13,7 +13,7 @@ from resid.core.progress import Progress
 from resid.core.settings import Settings
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
-from resid.evaluate.metrics import intervals, ranking_metrics
+from resid.evaluate.metrics import NOT_FOUND, intervals, paired_differences, ranking_metrics
 
 _EDGES = (5, 10, 20)  # history lengths at which slices end
 
@@ -99,19 +99,43 @@ class Evaluation:
             raise InputError(
                 f"ranks are known up to {self.k}, so there are no metrics at {max(cutoffs)}; evaluate with a larger k."
             )
-        parts = slices(self.data, self.windows)
+        parts = {name: part for name, part in slices(self.data, self.windows).items() if part.any()}
         return {
             **self.about,
             "split": self.split,
             "users": len(self.kept),
             "seen_kept": ranking_metrics(self.kept, cutoffs) | {"intervals": intervals(self.kept, cutoffs)},
             "seen_dropped": ranking_metrics(self.dropped, cutoffs) | {"intervals": intervals(self.dropped, cutoffs)},
-            "slices": {
-                name: {"users": int(part.sum()), **ranking_metrics(self.kept[part], cutoffs)}
-                for name, part in parts.items()
-                if part.any()
-            },
+            "slices": _by_slice(self.kept, parts, cutoffs),
+            "slices_seen_dropped": _by_slice(self.dropped, parts, cutoffs),
         }
+
+    def against(self, other: pl.DataFrame, cutoffs: tuple[int, ...] = (5, 10)) -> dict[str, Any]:
+        """Return how much better this model is than another one, with a paired bootstrap over users.
+
+        Parameters
+        ----------
+        other
+            The `table` of the other model's evaluation on the same split, with ranks up to the largest cutoff.
+        cutoffs
+            The K of Recall@K and NDCG@K.
+
+        Returns
+        -------
+        dict
+            ``seen_kept`` and ``seen_dropped``, each as `paired_differences` returns it.
+        """
+        own = self.table()
+        keys = ["user", "target"]
+        if not set(own.columns) <= set(other.columns) or not own.select(keys).equals(other.select(keys)):
+            raise InputError(
+                "the other evaluation is of another split or Dataset; evaluate both models on the same split."
+            )
+        found = {}
+        for name, column in (("seen_kept", "rank"), ("seen_dropped", "rank_seen_dropped")):
+            ours, theirs = ((table[column].fill_null(NOT_FOUND) - 1).to_numpy() for table in (own, other))
+            found[name] = paired_differences(ours, theirs, cutoffs)
+        return found
 
     def table(self) -> pl.DataFrame:
         """Return one row per user: user, target, and the ranks from 1, null where the target is not found."""
@@ -166,6 +190,12 @@ def evaluate(
         "options": options,
     }
     return Evaluation(data, split, k, kept, dropped, about)
+
+
+def _by_slice(
+    ranks: NDArray[np.int64], parts: dict[str, NDArray[np.bool_]], cutoffs: tuple[int, ...]
+) -> dict[str, dict[str, float]]:
+    return {name: {"users": int(part.sum()), **ranking_metrics(ranks[part], cutoffs)} for name, part in parts.items()}
 
 
 def _check_cutoffs(cutoffs: Any, items: int) -> None:

@@ -41,13 +41,39 @@ def ranking_metrics(ranks: ArrayLike, cutoffs: tuple[int, ...] = (5, 10)) -> dic
 
 def intervals(ranks: ArrayLike, cutoffs: tuple[int, ...] = (5, 10), seed: int = 0) -> dict[str, tuple[float, float]]:
     """Return 95% bootstrap intervals of the means over users."""
-    found = {}
-    for name, values in gains(ranks, cutoffs).items():
-        # A new generator per metric, so that its interval does not depend on the other cutoffs.
-        rng = np.random.default_rng(seed)
-        # Users with the same value are interchangeable, so only their numbers are drawn.
-        levels, counts = np.unique(values, return_counts=True)
-        means = rng.multinomial(len(values), counts / len(values), size=_BOOTSTRAP_SAMPLES) @ levels / len(values)
-        low, high = np.quantile(means, [0.025, 0.975])
-        found[name] = (float(low), float(high))
-    return found
+    return {name: _interval(values, seed) for name, values in gains(ranks, cutoffs).items()}
+
+
+def paired_differences(
+    ranks: ArrayLike, others: ArrayLike, cutoffs: tuple[int, ...] = (5, 10), seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Compare two rankings of the same targets by a paired bootstrap over users.
+
+    Parameters
+    ----------
+    ranks, others
+        Ranks of the same users' targets, counted from 0, shape (users,).
+    cutoffs
+        The K of Recall@K and NDCG@K.
+    seed
+        Of the bootstrap.
+
+    Returns
+    -------
+    dict
+        For every metric the mean ``difference`` of the first to the second ranking and its 95% ``interval``.
+    """
+    second = gains(others, cutoffs)
+    differences = {name: values - second[name] for name, values in gains(ranks, cutoffs).items()}
+    return {n: {"difference": float(v.mean()), "interval": _interval(v, seed)} for n, v in differences.items()}
+
+
+def _interval(values: NDArray[np.float64], seed: int) -> tuple[float, float]:
+    """Return the 95% bootstrap interval of a mean over users."""
+    # A new generator per metric, so that its interval does not depend on the other cutoffs.
+    rng = np.random.default_rng(seed)
+    # Users with the same value are interchangeable, so only their numbers are drawn.
+    levels, counts = np.unique(values, return_counts=True)
+    means = rng.multinomial(len(values), counts / len(values), size=_BOOTSTRAP_SAMPLES) @ levels / len(values)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)

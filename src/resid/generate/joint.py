@@ -384,10 +384,11 @@ class JointGenerator(Generator[JointSettings, JointModel]):
                 parts.setdefault(name, []).append(value[found].cpu())
         joined = {name: torch.cat(some) for name, some in parts.items()}
         seen, targets = joined.pop(SEEN), joined.pop("target")
-        if not len(targets):
-            log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
+        blend = fit_blend(joined, seen, targets) if len(targets) else None
+        if blend is None or not any(blend.weights.values()):
+            log.warning("no score ranks the targets of validation users; items are ranked by codes alone")
             return Blend({"codes": 1.0})
-        return fit_blend(joined, seen, targets)
+        return blend
 
     def _propose(
         self,

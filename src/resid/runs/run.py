@@ -286,6 +286,18 @@ def write_evaluation(
     return place / name
 
 
+def read_evaluation(folder: str | Path, name: str) -> pl.DataFrame:
+    """Return the ranks that `write_evaluation` wrote to a run's folder, or to the folder given as `out`."""
+    tables = [place / f"{name}.parquet" for place in (Path(folder) / EVALUATION, Path(folder))]
+    path = next((path for path in tables if path.is_file()), None)
+    if path is None:
+        raise InputError(f"{folder}: there are no ranks of '{name}'; run 'resid evaluate' on it first.")
+    try:
+        return pl.read_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{path}: damaged; run 'resid evaluate' again.") from error
+
+
 def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
     content: list[Any] = [
         spec.stage,
