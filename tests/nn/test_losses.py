@@ -45,6 +45,29 @@ def test_full_softmax(parts, in_memory, monkeypatch):
     assert float(half) == pytest.approx(wanted.item(), rel=0.05)
 
 
+def test_full_softmax_under_autocast(parts):
+    """The products are rounded, and nothing else is: the loss is that of rounded vectors, in single precision."""
+    table, queries, targets, _ = parts
+    table, queries = table.clone().requires_grad_(), queries.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = full_softmax_loss(queries, table, targets)
+    assert found.dtype == torch.float32
+    exact = torch.nn.functional.cross_entropy(queries @ table.T, targets)
+    assert 0 < abs(found.item() - exact.item()) < 0.01 * exact.item()
+    for ours, theirs in zip(*(torch.autograd.grad(loss, (queries, table)) for loss in (found, exact)), strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.nn.functional.cosine_similarity(ours.flatten(), theirs.flatten(), dim=0) > 0.999
+
+
+def test_full_softmax_without_queries(parts):
+    table, queries, targets, _ = parts
+    table = table.clone().requires_grad_()
+    loss = full_softmax_loss(queries[:0], table, targets[:0])
+    loss.backward()
+    assert loss.item() == 0
+    assert not table.grad.any()
+
+
 @pytest.mark.parametrize("group_size", [1, 4, 32])
 def test_sampled_softmax(parts, group_size):
     table, queries, targets, rng = parts

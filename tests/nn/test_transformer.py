@@ -39,6 +39,23 @@ def test_same_output_with_causal_attention(pair):
     torch.testing.assert_close(ours(tokens, None, n_last=1), expected[:, -1:])
 
 
+@pytest.mark.parametrize("kind", ["boolean", "added"])
+def test_same_output_with_any_mask(pair, kind):
+    """A mask of queries and keys, boolean or with a bias, of which the last rows may be computed alone."""
+    ours, theirs = pair
+    tokens, visible = torch.randn(5, 7, 16), (torch.rand(7, 7) < 0.5) | torch.eye(7, dtype=torch.bool)
+    bias = torch.randn(7, 7).masked_fill(~visible, -torch.inf)
+    mask = visible if kind == "boolean" else bias
+    expected = theirs(tokens, src_mask=~visible if kind == "boolean" else bias)
+    mask = mask[None].expand(4, -1, -1)  # of the heads
+    torch.testing.assert_close(ours(tokens, mask), expected)
+    torch.testing.assert_close(ours(tokens, mask, n_last=3), expected[:, -3:])
+    _, weights = theirs.self_attn(
+        *3 * [tokens], attn_mask=~visible if kind == "boolean" else bias, average_attn_weights=False
+    )
+    torch.testing.assert_close(ours.attention_of_last(tokens, mask), weights[:, :, -1])
+
+
 def test_attention_weights(pair):
     ours, theirs = pair
     tokens, attend = torch.randn(5, 7, 16), torch.ones(5, 7, dtype=torch.bool)
