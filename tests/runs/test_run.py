@@ -300,7 +300,10 @@ def test_epochs_report_their_metric(data, tmp_path):
     model = resid.fit(data, "sasrec", tmp_path, changes=changes, runtime=Runtime(progress=heard))
     values = [record["ndcg@10"] for record in model.history_]
     best = max(values)
-    assert heard.results[1] == (f"Epoch 2: ndcg@10 {values[1]:.4f}; best {best:.4f} in epoch {values.index(best) + 1}")
+    assert (
+        heard.results[1]
+        == f"Epoch 2: validation ndcg@10 {values[1]:.4f}, best so far: epoch {values.index(best) + 1} ({best:.4f})"
+    )
 
 
 def test_results_of_another_model_are_removed(data, tmp_path):

@@ -3,6 +3,7 @@
 import os
 from typing import Literal, get_args
 
+import torch
 from lightning_fabric import Fabric
 
 from resid.core.errors import InputError
@@ -39,6 +40,8 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
             accelerator=accelerator, devices=started, num_nodes=nodes, strategy=strategy, precision=precision
         )
     except (ValueError, RuntimeError, TypeError) as error:
+        if accelerator == "cuda" and not torch.cuda.is_available():
+            raise InputError("no CUDA device found; use --accelerator cpu.") from error
         raise InputError(f"cannot train on {devices} × '{accelerator}': {error}") from error
     fabric.launch()
     return fabric

@@ -112,7 +112,7 @@ def train(
         run = _Training(model, batches, settings, folder, configuration or {}, fabric)
         if resumed := run.resume():
             state = run.state
-            progress.step("Already finished" if state.finished else f"Resuming after step {state.step:,}")
+            progress.step("Already trained, skipping" if state.finished else f"Resuming after step {state.step:,}")
         stack.enter_context(run.track(runtime.trackers, resumed))
         stack.enter_context(deterministic(fabric.device.type == "cpu"))
         signals = stack.enter_context(stop_signals())
@@ -121,8 +121,8 @@ def train(
             metrics = evaluate() if evaluate and run.writes and run.is_evaluation_due else {}
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
-                best = f"best {run.state.best:.4f} in epoch {run.state.best_epoch}"
-                progress.result(f"Epoch {run.state.epoch}: {monitor} {metrics[monitor]:.4f}; {best}")
+                best = f"best so far: epoch {run.state.best_epoch} ({run.state.best:.4f})"
+                progress.result(f"Epoch {run.state.epoch}: validation {monitor} {metrics[monitor]:.4f}, {best}")
             run.stop_on_signal(signals)
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
@@ -242,7 +242,7 @@ class _Training:
                 self.samples += len(batch)
                 self.seconds = time.monotonic() - started
                 left = timedelta(seconds=round(self.seconds / (state.step - first_step) * (total_steps - state.step)))
-                advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, all epochs in {left}")
+                advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, {left} left")
                 self.stop_on_signal(signals)
 
     def _begin_epoch(self) -> None:
