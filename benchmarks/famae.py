@@ -9,7 +9,7 @@ Writes benchmarks/famae.json.
    bfloat16 products) and of the paper's bidirectional form (a window per target), compared with a plain implementation of the
    latter (`plain_famae.py`: windows padded to 32, PyTorch's encoder, all positions in both layers, dense AdamW, windows in
    random order). Same data and batch size; the sides take turns, step by step. The losses of the plain and the bidirectional
-   form are equal, and those of one pass and of a window per target (tests/encode/test_famae.py).
+   form are equal, and so are those of one pass and of a window per target within a piece (tests/encode/test_famae.py).
 2. Time of a step with 25 thousand and 500 thousand items, in turn, with sampled negatives.
 3. Peak memory of a process that trains one epoch with 500 thousand items, evaluates it and writes its checkpoint.
 """

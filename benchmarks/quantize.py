@@ -217,7 +217,9 @@ def costs() -> dict[str, Any]:
 
     made = synthetic_shop(200, 300, 9_000, seed=0)
     data = Dataset.from_tables(made.interaction_table, made.item_table, ["store", "categories"], k_core=1)
-    model = FamaeModel(*item_and_fields(data), FamaeSettings(), data.settings.max_length).eval()
+    model = FamaeModel(
+        *item_and_fields(data), FamaeSettings(attention="bidirectional"), data.settings.max_length
+    ).eval()
     windows = np.flatnonzero(data.train.end - data.train.begin == 31)[:64]
     batch = Batches(data.train, 64).batch(windows)
     histories, targets = model.windows(batch)

@@ -13,6 +13,11 @@ from resid.cli import main
 RESID = Path(sys.executable).with_name("resid")
 
 
+def said(capsys):
+    """The error message in one line."""
+    return " ".join(capsys.readouterr().err.split())
+
+
 class TestEncode:
     def test_a_second_call_reuses_the_encoder(self, prepared, tmp_path, capsys):
         changes = [f"--set=encoder.{change}" for change in ("width=16", "ffn_width=16", "epochs=2")]
@@ -65,6 +70,29 @@ class TestRun:
         )
         facts = json.loads(capsys.readouterr().out)
         assert facts["epochs"] == facts["best"]["epoch"] == 1
+
+    def test_evaluate_against_another_run(self, fitted, prepared, tmp_path, capsys):
+        other = tmp_path / "popularity"
+        assert main(["fit", str(prepared), "--recipe", "popularity", "--out", str(other)]) == 0
+        arguments = ["evaluate", str(fitted), "--against", str(other), "--out", str(tmp_path / "out")]
+        assert main(arguments) == 2
+        assert "there are no ranks of 'test'; run 'resid evaluate' on it first" in said(capsys)
+        assert main(["evaluate", str(other), "--cutoffs", "5"]) == 0
+        assert main(arguments) == 2
+        assert "ranks are known up to 5, not 10" in said(capsys)
+        assert main(["evaluate", str(other), "--json"]) == 0
+        theirs = json.loads(capsys.readouterr().out)
+        for decoding in ("beam", "exact"):
+            assert main([*arguments, "--decoding", decoding, "--json"]) == 0
+            ours = json.loads(capsys.readouterr().out)
+            difference = ours["against"]["seen_dropped"]["recall@10"]["difference"]
+            assert difference == pytest.approx(ours["seen_dropped"]["recall@10"] - theirs["seen_dropped"]["recall@10"])
+        assert main(arguments) == 0
+        assert "Difference to" in capsys.readouterr().out
+        table = other / "evaluation" / "test.parquet"
+        table.write_bytes(table.read_bytes()[:-1])
+        assert main(arguments) == 2
+        assert "run 'resid evaluate' again" in said(capsys)
 
     def test_evaluate(self, fitted, prepared, tmp_path, capsys):
         assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0

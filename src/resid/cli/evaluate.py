@@ -59,7 +59,8 @@ def evaluate(
         refuse_file(out)
         if (out / DATASET).exists():
             raise InputError(f"{out} is a Dataset; choose another folder for the metrics.")
-    other = read_evaluation(against, split) if against is not None else None
+    name = split if decoding == "beam" else f"{split}-{decoding}"
+    other = read_evaluation(against, name, split, max(wanted)) if against is not None else None
     recommender, dataset = load(model), load_dataset(model, data)
     options = recommender.decoding_options(decoding)
     evaluation = evaluate_model(recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options)
@@ -68,7 +69,6 @@ def evaluate(
         metrics = {"decoding": decoding, **metrics, "invalid_free_beams": recommender.invalid_share(evaluation.windows)}
     if other is not None:
         metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}
-    name = split if decoding == "beam" else f"{split}-{decoding}"
     written = write_evaluation(model, name, metrics, evaluation.table(), out)
     if as_json:
         print_json(metrics)
@@ -119,7 +119,7 @@ def _print(metrics: dict[str, Any]) -> None:
             differences.add_row(
                 text,
                 *(
-                    f"{v['difference']:+.4f}\n[dim]{v['interval'][0]:+.4f}–{v['interval'][1]:+.4f}[/dim]"
+                    f"{v['difference']:+.4f}\n[dim]{v['interval'][0]:+.4f} to {v['interval'][1]:+.4f}[/dim]"
                     for v in values
                 ),
             )

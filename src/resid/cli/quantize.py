@@ -44,7 +44,7 @@ def quantize(
 
     refuse_dataset_folder(out)
     if out.suffix.lower() in TABLE_ENDINGS:
-        raise InputError(f"--out {out}: --out is the run's folder; write the IDs with --ids {out}.")
+        raise InputError(f"--out {out} would be the run's folder; write the IDs with --ids {out}.")
     if ids is not None:
         check_table_file(ids)
     made = training.changed_recipe()

@@ -83,6 +83,8 @@ def recommend(
         raise InputError("--user needs --history; a file of histories has a user column.")
     if (history is None) == (histories is None):
         raise InputError("give either --history B01,B02 or --histories FILE.")
+    if history is not None and (separator or encoding or timestamp_format):
+        raise InputError("--separator, --encoding and --timestamp-format describe a file; use them with --histories.")
     if (histories is None) != (out is None):
         raise InputError("--histories needs --out, the file to write, and the other way round.")
     if out is not None:

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, read_artifact, write_artifact
-from resid.core.errors import InputError
+from resid.core.errors import InputError, first_line
 from resid.core.registry import find_part, kinds
 from resid.core.runtime import Runtime
 from resid.core.settings import Settings
@@ -132,7 +132,9 @@ class Part(ABC):
         except InputError as error:
             raise InputError(f"{folder}: {error}") from error
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError, pl.exceptions.PolarsError) as error:
-            raise InputError(f"{folder}: the files of the model do not match ({error}); save it again.") from error
+            raise InputError(
+                f"{folder}: the files of the model do not match ({first_line(error)}); fit it again."
+            ) from error
 
 
 def _all_arrays(artifact: Artifact) -> dict[str, NDArray[Any]]:

@@ -321,6 +321,23 @@ class SequenceBatches(EpochBatches[SequenceBatch]):
         return SequenceBatch(index, items.astype(np.int64), self.first_target[index] - begin)
 
 
+def long_pieces(split: Split, n_targets: int, max_length: int, seed: int) -> SequenceBatches:
+    """Return the training histories in pieces in which every target sees its history, or three quarters of a window of it.
+
+    Parameters
+    ----------
+    split
+        The training windows.
+    n_targets
+        Approximate number of targets per batch.
+    max_length
+        Maximum number of items in a piece, including the last target.
+    seed
+        Seed of the order.
+    """
+    return SequenceBatches(split, n_targets, max_length, stride=max(1, max_length // 4), count_targets=True, seed=seed)
+
+
 def _pieces(
     split: Split, max_length: int, stride: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

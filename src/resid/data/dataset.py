@@ -282,12 +282,12 @@ class Dataset:
         InputError
             If there is no user with this id.
         """
-        index = self._user_positions.get(user)
-        if index is None:
+        (index,) = lookup(self._user_positions, [user])
+        if index < 0:
             raise InputError(
-                f"there is no user {user!r} in the Dataset; `user_ids` lists all, `history_at` takes an index."
+                f"there is no user {shown(user)} in the Dataset; `user_ids` lists all, `history_at` takes an index."
             )
-        return self.item_ids.gather(self.history_at(index))
+        return self.item_ids.gather(self.history_at(int(index)))
 
     def history_at(self, index: int) -> NDArray[np.int32]:
         """Return the complete history of a user index as item indices, including the validation and test targets."""

@@ -104,6 +104,8 @@ class PolarsEngine:
         """Normalize the text to one format and parse it with Polars."""
         if format_ is not None:
             polars_format = format_.replace(".%f", "%.f")  # Polars' %f counts nanoseconds
+            if "%f" in polars_format:
+                raise InputError(f"timestamp_format '{format_}': %f must follow a dot, as in '%H:%M:%S.%f'.")
             given = pl.col(column).str.to_datetime(polars_format, time_unit="us", strict=False)
             return as_frame(frame.to_native().with_columns(given.alias(column)))
         text = pl.col(column).str.replace(" ", "T", literal=True)

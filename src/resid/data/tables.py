@@ -275,7 +275,11 @@ def _iso_dates(table: Table, original: str) -> Table:
         },
     )
     if counts["any"]:
-        if bool(counts["day"]) == bool(counts["month"]):  # nothing tells which comes first, or the rows contradict
+        if counts["day"] and counts["month"]:
+            bad = time.str.contains(_DAY_MONTH) & time.str.contains(_MONTH_FIRST)
+            problem = "date with the month first, where other rows have the day first,"
+            table.refuse(original, bad, problem, "write all dates in one way, best as 2026-01-31", "timestamp")
+        if not counts["day"] and not counts["month"]:  # nothing tells which comes first
             _refuse_ambiguous(table, original)
         text = text.str.replace_all(_DAY_MONTH, "$3-$2-$1" if counts["day"] else "$3-$1-$2")
     return table.with_frame(table.frame.with_columns(text.alias("timestamp")))

@@ -18,7 +18,7 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.data.batches import Batches, SequenceBatches
+from resid.data.batches import Batches, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
@@ -96,9 +96,7 @@ class FAMAE(Encoder):
         size, seed = self.settings.batch_size_for(len(data.train)), self.settings.seed
         if self.settings.attention == "bidirectional":
             return Batches(data.train, size, seed=seed)
-        longest = data.settings.max_length
-        # In pieces of a long history, every target sees at least three quarters of the window.
-        return SequenceBatches(data.train, size, longest, stride=max(1, longest // 4), count_targets=True, seed=seed)
+        return long_pieces(data.train, size, data.settings.max_length, seed)
 
     def _build(
         self,

@@ -8,8 +8,9 @@ There are two forms of attention:
 
 - ``"bidirectional"``, the paper's: a window per target, whose tokens all see each other and have position embeddings.
 - ``"causal"``: the items of a history see the items before them, and a target sees its history and itself. All targets of a
-  history are trained in one pass, which gives the same loss as one window per target. Positions are biases of the attention
-  by distance, as they must not depend on the target.
+  history are trained in one pass, which gives the same loss as one window per target, except that a history longer than the
+  window is cut into overlapping pieces. Positions are biases of the attention by distance, as they must not depend on the
+  target.
 """
 
 from collections.abc import Mapping, Sequence

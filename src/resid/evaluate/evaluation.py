@@ -94,11 +94,7 @@ class Evaluation:
 
     def metrics(self, cutoffs: tuple[int, ...] = (5, 10)) -> dict[str, Any]:
         """Return the metrics at every cutoff, their intervals, and the metrics of slices of the users, ready for JSON."""
-        _check_cutoffs(cutoffs, self.data.n_items)
-        if max(cutoffs) > self.k:
-            raise InputError(
-                f"ranks are known up to {self.k}, so there are no metrics at {max(cutoffs)}; evaluate with a larger k."
-            )
+        self._require_ranks(cutoffs)
         parts = {name: part for name, part in slices(self.data, self.windows).items() if part.any()}
         return {
             **self.about,
@@ -125,6 +121,7 @@ class Evaluation:
         dict
             ``seen_kept`` and ``seen_dropped``, each as `paired_differences` returns it.
         """
+        self._require_ranks(cutoffs)
         own = self.table()
         keys = ["user", "target"]
         if not set(own.columns) <= set(other.columns) or not own.select(keys).equals(other.select(keys)):
@@ -136,6 +133,14 @@ class Evaluation:
             ours, theirs = ((table[column].fill_null(NOT_FOUND) - 1).to_numpy() for table in (own, other))
             found[name] = paired_differences(ours, theirs, cutoffs)
         return found
+
+    def _require_ranks(self, cutoffs: tuple[int, ...]) -> None:
+        """Raise an `InputError` unless ranks are known up to the largest cutoff."""
+        _check_cutoffs(cutoffs, self.data.n_items)
+        if max(cutoffs) > self.k:
+            raise InputError(
+                f"ranks are known up to {self.k}, so there are no metrics at {max(cutoffs)}; evaluate with a larger k."
+            )
 
     def table(self) -> pl.DataFrame:
         """Return one row per user: user, target, and the ranks from 1, null where the target is not found."""

@@ -27,7 +27,7 @@ from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.core.settings import validated
-from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches
+from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
@@ -42,7 +42,6 @@ from resid.generate.prefix_tree import PrefixTree
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
-from resid.sequential.base import whole_histories
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 from resid.sequential.settings import TransformerSettings
@@ -69,7 +68,7 @@ class JointSettings(TransformerSettings, GeneratorSettings):
     label_smoothing
         Of the cross-entropy of the codes.
     separate_code_layer
-        Give the codes a last layer of their own on detached inputs, so that their losses do not affect the item score.
+        Give the codes a last layer of their own on detached inputs, so that no gradient of theirs reaches the trunk.
     start_from_encoder
         Initialize the field tables with those of the encoder, if it has any.
     output_embeddings
@@ -258,8 +257,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return model
 
     def _batches(self, data: Dataset) -> SequenceBatches:
-        # In pieces of a long history, every target sees at least three quarters of the window.
-        return whole_histories(data, self.settings, stride=max(1, data.settings.max_length // 4))
+        size = self.settings.batch_size_for(len(data.train))
+        return long_pieces(data.train, size, data.settings.max_length, self.settings.seed)
 
     @torch.inference_mode()
     def _validate(self, users: Split) -> dict[str, float]:
@@ -382,13 +381,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1)}
             for name, value in values.items():
                 parts.setdefault(name, []).append(value[found].cpu())
+        if not any(len(some) for some in parts.get("target", [])):
+            log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
+            return Blend({"codes": 1.0})
         joined = {name: torch.cat(some) for name, some in parts.items()}
         seen, targets = joined.pop(SEEN), joined.pop("target")
-        blend = fit_blend(joined, seen, targets) if len(targets) else None
-        if blend is None or not any(blend.weights.values()):
-            log.warning("no score ranks the targets of validation users; items are ranked by codes alone")
-            return Blend({"codes": 1.0})
-        return blend
+        blend = fit_blend(joined, seen, targets)
+        if any(blend.weights.values()):
+            return blend
+        log.warning("no score finds the targets of validation users; items are ranked by codes alone")
+        return Blend({"codes": 1.0})
 
     def _propose(
         self,

@@ -18,8 +18,8 @@ def full_softmax_loss(queries: Tensor, candidates: Tensor, targets: Tensor) -> T
     """Return the mean cross-entropy of the targets among all candidates, 0 without queries.
 
     Equal to `cross_entropy` of all scores, but computed in chunks of queries together with the gradient: the full score
-    matrix, which takes longer to write and read than to compute, is never in memory. Under autocast, the matrix products have
-    its precision and everything else has single precision.
+    matrix, which takes longer to write and read than to compute, is never in memory. Under autocast, the inputs and outputs of
+    matrix products have its precision; the softmax and the sums over chunks have single precision.
 
     Parameters
     ----------

@@ -43,15 +43,18 @@ class EncoderLayer(nn.Module):
             Shape (batch, length, width).
         attend
             Which tokens are attended to, boolean, shape (batch, length); or a mask of `scaled_dot_product_attention`, boolean
-            or added to the scores, that broadcasts to (batch, heads, length, length). None is causal attention.
+            or added to the scores, with at least three dimensions, that broadcasts to (batch, heads, length, length). None is
+            causal attention.
         n_last
-            Compute only this many last positions; with causal attention 1.
+            Compute only this many last positions; at most 1 with causal attention.
 
         Returns
         -------
         Tensor
             Shape (batch, length, width), or (batch, n_last, width).
         """
+        if attend is None and n_last not in (None, 1):
+            raise ValueError("causal attention of several last positions needs a mask")
         targets = tokens if n_last is None else tokens[:, -n_last:]
         query, key, value = self._qkv(tokens, targets)
         mask = _mask(attend, targets.shape[1]) if attend is not None else None

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.checksums import manifest_text, pop_checksum
+from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path
 from resid.core.files import refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
@@ -282,20 +282,41 @@ def write_evaluation(
     if place is None:
         return None
     write_table(place / f"{name}.parquet", ranks)
-    write_text(place / f"{name}.json", json.dumps(metrics, indent=1) + "\n")
+    content = {**metrics, "ranks_sha256": sha256_of_file(place / f"{name}.parquet")}
+    write_text(place / f"{name}.json", json.dumps(content, indent=1) + "\n")
     return place / name
 
 
-def read_evaluation(folder: str | Path, name: str) -> pl.DataFrame:
-    """Return the ranks that `write_evaluation` wrote to a run's folder, or to the folder given as `out`."""
-    tables = [place / f"{name}.parquet" for place in (Path(folder) / EVALUATION, Path(folder))]
-    path = next((path for path in tables if path.is_file()), None)
-    if path is None:
+def read_evaluation(folder: str | Path, name: str, otherwise: str, cutoff: int) -> pl.DataFrame:
+    """Return the ranks that `write_evaluation` wrote to a run's folder, or to the folder given as `out`.
+
+    Parameters
+    ----------
+    folder
+        The run's folder, or the other one.
+    name, otherwise
+        Of the files, and of those that are read if there are none of this name: a model without semantic IDs has one decoding.
+    cutoff
+        Up to which the ranks must be known.
+    """
+    places = [place / each for each in (name, otherwise) for place in (Path(folder) / EVALUATION, Path(folder))]
+    place = next((place for place in places if place.with_suffix(".parquet").is_file()), None)
+    if place is None:
         raise InputError(f"{folder}: there are no ranks of '{name}'; run 'resid evaluate' on it first.")
     try:
-        return pl.read_parquet(path)
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{path}: damaged; run 'resid evaluate' again.") from error
+        content = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
+        known = max(int(metric.split("@")[1]) for metric in content["seen_kept"] if "@" in metric)
+        if content["ranks_sha256"] != sha256_of_file(place.with_suffix(".parquet")):
+            raise ValueError("its checksum does not match")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{place}: the evaluation is damaged or of an earlier version; run 'resid evaluate' again."
+        ) from error
+    if known < cutoff:
+        raise InputError(
+            f"{place}: ranks are known up to {known}, not {cutoff}; run 'resid evaluate' with --cutoffs {cutoff}."
+        )
+    return pl.read_parquet(place.with_suffix(".parquet"))
 
 
 def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
