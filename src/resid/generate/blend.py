@@ -79,7 +79,8 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
         gradient[-1] = 2 * _RIDGE * values[-1]
         for first in range(0, n_users, _USERS):
             some = slice(first, first + _USERS)
-            features = [*(scores[name][some] for name in names), seen[some].float()]
+            # In double precision, as the noise of single precision would end the search early.
+            features = [*(scores[name][some].double() for name in names), seen[some].double()]
             index = targets[some, None]
             weighted = [float(value) * feature for value, feature in zip(values, features, strict=True)]
             log_probs = torch.stack(weighted).sum(dim=0).log_softmax(dim=1)
