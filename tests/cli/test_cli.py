@@ -156,7 +156,9 @@ class TestBadInput:
             self.refused(capsys, message, *arguments, "--set", change)
         self.refused(capsys, "name a file that ends with .parquet", *arguments, "--ids", tmp_path)
         self.refused(capsys, "ids.txt: name a file that ends with .parquet", *arguments, "--ids", tmp_path / "ids.txt")
-        self.refused(capsys, "would be the run's folder; write the IDs with --ids", "quantize", prepared, "--out", "ids.csv")
+        self.refused(
+            capsys, "would be the run's folder; write the IDs with --ids", "quantize", prepared, "--out", "ids.csv"
+        )
         self.refused(capsys, "there are no valid item embeddings here", *arguments, "--embeddings", prepared)
         self.refused(capsys, "there is no such file", "inspect", ids)
         self.refused(capsys, "has no valid semantic IDs", "inspect", vectors / "weights.safetensors")
