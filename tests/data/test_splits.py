@@ -103,7 +103,7 @@ class TestUnseenTargets:
             assert (some.notes["unseen_validation_targets"], some.notes["unseen_test_targets"]) == (2, 2)
         assert data["drop"].test.users.tolist() == [0, 1]
         assert data["drop"].validation.users.tolist() == [0, 2]
-        x, y, z = data["keep"].item_indices("xyz")
+        x, y, z = data["keep"].item_indices(list("xyz"))
         assert data["keep"].training_counts[[x, y, z]].tolist() == [0, 0, 0]
         for name in ("drop", "train"):
             assert data[name].training_counts[[x, y, z]].tolist() == [2, 1, 1]

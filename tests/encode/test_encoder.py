@@ -29,7 +29,7 @@ from resid.sequential import BERT4RecSettings, SASRecSettings
 from tests.encode.contract import EncoderContract
 
 SMALL = FamaeSettings(
-    width=32, ffn_width=64, epochs=6, batch_size=256, learning_rate=5e-3, patience=0, evaluate_every=1
+    width=32, ffn_width=64, epochs=20, batch_size=256, learning_rate=5e-3, patience=0, evaluate_every=1
 )
 
 

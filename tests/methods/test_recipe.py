@@ -145,3 +145,11 @@ def test_the_paper_compares_sigmoids(name):
         name.endswith("-fields"),
     )
     assert not Recipe.read("s3rec").parts["recommender"].settings.nested_sigmoids
+
+
+def test_settings_that_are_valid_only_together():
+    changes = {"encoder.masking": "random", "encoder.attention": "bidirectional"}
+    for order in (changes, dict(reversed(changes.items()))):
+        assert Recipe.read("resid").replace(order).part("encoder").settings.masking == "random"
+    with pytest.raises(InputError, match="needs attention"):
+        Recipe.read("resid").replace({"encoder.masking": "random"})

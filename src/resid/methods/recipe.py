@@ -112,7 +112,7 @@ class Recipe:
             Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
             its default settings; ``"seed"`` sets the seed of every part.
         """
-        parts = dict(self.parts)
+        parts, values_of = dict(self.parts), dict[str, dict[str, Any]]()
         ordered = sorted(
             ((str(name), value) for name, value in changes.items()), key=lambda pair: not _is_kind(pair[0])
         )
@@ -132,8 +132,10 @@ class Recipe:
                 advice = f"use section.name, for example {known[0]}" if known else f"'{self.name}' has no settings"
                 raise InputError(f"there is no setting '{name}'{nearest(name, known)}; {advice}.")
             for section in sections:
-                settings = _in_section(section, parts[section].settings.replace, {key or name: value})
-                parts[section] = dataclasses.replace(parts[section], settings=settings)
+                values_of.setdefault(section, {})[key or name] = value
+        for section, values in values_of.items():  # at once, as one setting may be valid only with another
+            settings = _in_section(section, parts[section].settings.replace, values)
+            parts[section] = dataclasses.replace(parts[section], settings=settings)
         return dataclasses.replace(self, parts=parts)
 
     def check(self, data: Dataset) -> None:
