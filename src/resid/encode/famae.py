@@ -18,7 +18,7 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.data.batches import Batches, SequenceBatches, long_pieces
+from resid.data.batches import PADDING, Batches, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 MONITOR = "metric1.ndcg@10"  # selects the best epoch
 _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose unseen fields are predicted at a time
+_SIMILAR_LENGTHS = 64  # histories, sorted by length, that are encoded at a time
 
 
 @register("encoder", "famae")
@@ -182,9 +183,13 @@ class FAMAE(Encoder):
         """See `Encoder.queries`: √d · h_T / ‖h_T‖ with all fields of the target masked."""
         model = self.model_.eval()
         recent = histories[:, -(model.max_length - 1) :].to(model.codes.device)
-        targets = torch.zeros(len(recent), model.n_fields, dtype=torch.int64, device=recent.device)
-        hidden = model.hidden(recent, targets, torch.ones_like(targets, dtype=torch.bool))
-        queries: Tensor = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        lengths = (recent != PADDING).sum(dim=1)
+        queries = torch.empty(len(recent), self.settings.width, device=recent.device)
+        for rows in lengths.argsort(stable=True).split(_SIMILAR_LENGTHS):  # so that little padding is encoded
+            some = recent[rows, recent.shape[1] - int(lengths[rows[-1]]) :]
+            targets = torch.zeros(len(some), model.n_fields, dtype=torch.int64, device=recent.device)
+            hidden = model.hidden(some, targets, torch.ones_like(targets, dtype=torch.bool))
+            queries[rows] = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
         return queries
 
     @torch.no_grad()
