@@ -4,21 +4,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, Runtime
-from resid.cli.app import app, errors, output
+from resid.cli.app import errors, output
 from resid.cli.recommend import recommendations_table
 from resid.cli.show import print_info, steps_table
 from resid.core.files import refuse_foreign_folder
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST
-from resid.data.synthetic import synthetic_shop
 
 if TYPE_CHECKING:
-    from resid import Recommender
+    from resid import Dataset, Recommender
 
 _SHOP = {"users": 6_000, "items": 2_000, "interactions": 60_000}
 _SMALL = {  # learns the shop in seconds
@@ -38,16 +33,19 @@ _USERS = 2  # shown
 _SHOWN = 5  # items of a history
 
 
-@app.command
 def demo(*, out: Path = Path("demo-shop")) -> None:
     """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations; no download.
+
+    Example: ``resid demo``
 
     Parameters
     ----------
     out
         The folder to write: the Dataset to data/, the run to run/.
     """
-    from resid import fit  # torch takes a second to import
+    from resid import ConsoleProgress, Dataset, Runtime, fit  # here, as these imports take a second
+    from resid.data.dataset import MANIFEST
+    from resid.data.synthetic import synthetic_shop
     from resid.evaluate import evaluate
 
     refuse_foreign_folder(out / "data", MANIFEST)
@@ -84,7 +82,7 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         output.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show(model: "Recommender", data: Dataset, user: int) -> None:
+def _show(model: "Recommender", data: "Dataset", user: int) -> None:
     """Print the end of a user's history, the next item, and the recommended items."""
     history, target = data.test.window(user)
     titles = data.item_table["title"]
@@ -93,5 +91,5 @@ def _show(model: "Recommender", data: Dataset, user: int) -> None:
     for item in history[-_SHOWN:]:
         output.print(f"  {escape(titles[int(item)])}", highlight=False)
     output.print(f"  [bold]{escape(titles[target])}[/bold]  ← the next item", highlight=False)
-    items, scores = model.recommend(data.item_ids.gather(history.astype(np.int64)).to_list(), _SHOWN)
+    items, scores = model.recommend(data.item_ids.gather(history.astype(int)).to_list(), _SHOWN)
     output.print(recommendations_table(model, items, scores))

@@ -7,15 +7,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from resid import InputError
-from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.app import AsJson, errors, names, output, print_json
 from resid.core.files import refuse_file
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST as DATASET
 
 Decoding = Literal["beam", "exact", "free"]
 
 
-@app.command
 def evaluate(
     model: Path,
     *,
@@ -49,7 +46,8 @@ def evaluate(
     as_json
         Print the metrics as JSON.
     """
-    from resid import load  # torch takes a second to import
+    from resid import ConsoleProgress, load  # here, as these imports take a second
+    from resid.data.dataset import MANIFEST as DATASET
     from resid.evaluate import evaluate as evaluate_model
     from resid.generate import Generator
     from resid.runs import load_dataset, read_evaluation, write_evaluation

@@ -62,6 +62,12 @@ def validated(cls: type[_C]) -> type[_C]:
     return decorated
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Raise a `ValueError` unless the width is a multiple of the number of attention heads."""
+    if width % heads:
+        raise ValueError(f"width={width} must be a multiple of heads={heads}")
+
+
 def settings_of_estimator(cls: type) -> type[Settings]:
     """Build the settings class of a scikit-learn estimator from its constructor; `random_state` becomes `seed`."""
     hints = typing.get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]

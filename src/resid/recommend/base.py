@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, write_artifact
 from resid.core.errors import InputError, shown
-from resid.core.part import Part
+from resid.core.part import Part, SavedParts
 from resid.core.progress import Progress, Silent
 from resid.core.settings import Settings
 from resid.data.batches import Batch, Batches
@@ -287,7 +287,7 @@ class Recommender(Part):
     @classmethod
     def _from_artifact(cls, artifact: Artifact) -> Self:
         model = cls._unpack(artifact)
-        model.parts_ = {name: Part.from_artifact(part) for name, part in artifact.parts.items()}
+        model.parts_ = SavedParts(artifact.parts)
         model.history_, model.best_epoch_ = artifact.facts["history"], artifact.facts["best_epoch"]
         model.fitted = True
         return model

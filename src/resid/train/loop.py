@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from resid.core.errors import InputError, TrainingError
@@ -32,6 +31,9 @@ from resid.train.optim import clip_gradients, make_optimizers, set_learning_rate
 from resid.train.process import deterministic, exclusive, stop_signals
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ def train(
     """
     if not len(batches):
         raise InputError("there are no training windows: every history has at most three items.")
+    from lightning_fabric import Fabric  # takes seconds to import, and a trained model does not need it
+
     runtime = runtime or Runtime()
     fabric, progress = runtime.fabric or Fabric(accelerator="cpu", devices=1), runtime.progress
     with ExitStack() as stack:
@@ -147,7 +151,7 @@ class _Training:
         settings: TrainSettings,
         folder: Path,
         configuration: dict[str, Any],
-        fabric: Fabric,
+        fabric: "Fabric",
     ) -> None:
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
         self.configuration = {
