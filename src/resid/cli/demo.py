@@ -63,7 +63,9 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     )
     model = fit(data, "resid", out / "run", changes=_SMALL, runtime=Runtime(progress=progress))
     baselines = {"popularity": fit(data, "popularity"), "co-occurrence": fit(data, "cooccurrence")}
-    table = Table("", "R@5", "R@10", "N@10", title="Test: is the next item among the best?", title_justify="left")
+    table = Table(
+        "", "R@5", "R@10", "N@10", title="Test set: how often the next item is in the top K", title_justify="left"
+    )
     for name, some in (*baselines.items(), ("ReSID", model)):
         found = evaluate(some, data).metrics()["seen_kept"]
         table.add_row(name, *(f"{found[metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10")))

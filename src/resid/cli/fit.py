@@ -48,9 +48,13 @@ def fit(
 
 def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
     """Print the best epoch of a fitted recommender."""
+    from resid.runs import read_run
+
     best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
     if as_json:
-        print_json({"folder": str(out), "recipe": recipe, "epochs": len(model.history_), "best": best})
+        record = read_run(out)
+        found = {"folder": str(out), "recipe": recipe, "epochs": len(model.history_), "best": best}
+        print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
         output.print(

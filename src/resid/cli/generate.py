@@ -39,6 +39,7 @@ def generate(
     from resid import Dataset  # here, as these imports take a second
     from resid import fit as fit_recipe
     from resid.encode import ItemEmbeddings
+    from resid.methods.floor import compare_with_floor
     from resid.methods.semantic_ids import fit_generator
     from resid.quantize import SemanticIds
     from resid.runs import Run
@@ -61,7 +62,8 @@ def generate(
     else:
         with Run.open(out, dataset, runtime) as run:
             model = fit_generator(run, spec, dataset, known, vectors)
-            run.finish(model, f"{made.name}, generator only", made.toml("generator"))
+            found = compare_with_floor(run, model, dataset)
+            run.finish(model, f"{made.name}, generator only", made.toml("generator"), found)
     if runtime.is_first:
         print_fitted(model, out, made.name, as_json)
         if not as_json:

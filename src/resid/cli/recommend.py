@@ -11,6 +11,7 @@ from rich.table import Table
 from resid import InputError
 from resid.cli.app import AsJson, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding
+from resid.core.errors import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,7 +124,7 @@ def recommend(
         if as_json:
             print_json({"file": str(out), "users": len(users), "rows": len(found)})
         else:
-            text = f"Wrote {escape(str(out))}: {len(found):,} rows for {len(users):,} users"
+            text = f"Wrote {escape(str(out))}: {counted(len(found), 'row')} for {counted(len(users), 'user')}"
             output.print(text, highlight=False, soft_wrap=True)
     elif as_json:
         some = [(item, float(score)) for item, score in zip(items[0], scores[0], strict=True) if item is not None]

@@ -60,6 +60,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{found[0]}'?)" if found else ""
 
 
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a count with its noun, for messages."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
 def shown(value: Any) -> str:
     """Return a value as it is shown in a message: in one line, and cut if it is long."""
     try:

@@ -22,6 +22,7 @@ from resid.methods.method import Method, find_method
 
 _FOLDER = Path(__file__).parent / "recipes"
 _FIELDS = "-fields"
+_COMMON = {"seed": "random", "epochs": "trained"}  # settings that can be changed in all parts at once
 
 _R = TypeVar("_R", "Recipe", "RecipeEntry")
 
@@ -103,7 +104,7 @@ class Recipe:
         ----------
         changes
             Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
-            its default settings; ``"seed"`` sets the seed of every part.
+            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them.
         """
         parts, values_of = dict(self.parts), dict[str, dict[str, Any]]()
         ordered = sorted(
@@ -114,10 +115,10 @@ class Recipe:
             if _is_kind(name) and section in parts:
                 parts[section] = _spec(section, stage_of(section), {"kind": value})
                 continue
-            if name == "seed":
-                sections = [section for section in parts if hasattr(parts[section].settings, "seed")]
+            if name in _COMMON:
+                sections = [section for section in parts if hasattr(parts[section].settings, name)]
                 if not sections:
-                    raise InputError(f"the recipe '{self.name}' has no random part, so it takes no seed.")
+                    raise InputError(f"the recipe '{self.name}' has no {_COMMON[name]} part, so it takes no {name}.")
             elif section in parts and dot:
                 sections = [section]
             else:
