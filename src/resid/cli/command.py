@@ -9,7 +9,7 @@ from cyclopts import CycloptsError, MissingArgumentError
 from rich.text import Text
 
 from resid.cli.app import app, errors, import_commands
-from resid.core.errors import InputError, TrainingError
+from resid.core.errors import InputError, TrainingError, first_line
 
 
 def _fail(sentence: str) -> int:
@@ -32,7 +32,7 @@ def run(arguments: list[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
+        return _fail(f"{error.filename or 'resid'}: {first_line(error).lower()}.")
     except MissingArgumentError as error:
         missing = "an argument"
         if error.argument:
