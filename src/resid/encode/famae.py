@@ -23,8 +23,9 @@ from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
-from resid.encode.famae_model import FamaeModel, FamaeSettings
+from resid.encode.famae_model import FamaeModel
 from resid.encode.metrics import embedding_quality
+from resid.encode.settings import FamaeSettings
 from resid.nn import item_and_fields
 from resid.train import best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
