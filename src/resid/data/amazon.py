@@ -247,7 +247,16 @@ for _release in RELEASES:
         Source(
             partial(prepare_amazon, _release),
             options=(
-                *("keep", "k_core", "missing", "min_interactions", "max_length", "path_levels", "qualify_paths", "short_paths"),
+                *(
+                    "keep",
+                    "k_core",
+                    "missing",
+                    "min_interactions",
+                    "max_length",
+                    "path_levels",
+                    "qualify_paths",
+                    "short_paths",
+                ),
                 *("category_root", "unseen_targets", "duplicates", "skip_bad_lines", "engine", "scratch"),
             ),
             reason="the columns of the Amazon files are known",

@@ -4,6 +4,7 @@ The values of a category, or of a level of a path, are the distinct values of th
 The values of a number are bins between quantiles, whose edges are stored, so that new items are binned alike.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ def values_in_order(values: pl.Series, kind: FieldKind, edges: Sequence[float] =
     if kind != "number":
         return (values.explode() if kind == "tags" else values).drop_nulls().unique().sort()
     shown = [f"{edge:.12g}" for edge in edges]
-    between = [f"{low} to {high}" for low, high in zip(shown, shown[1:], strict=False)]
+    between = [f"{low} to {high}" for low, high in itertools.pairwise(shown)]
     texts = [f"below {shown[0]}", *between, f"{shown[-1]} and more"] if shown else ["any number"]
     return pl.Series(values.name, texts)
 

@@ -5,7 +5,7 @@ into levels, ``tags`` are a set of values, and a ``number`` is put into bins (`r
 """
 
 from collections.abc import Mapping
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import polars as pl
 
@@ -48,7 +48,7 @@ def parse_fields(fields: Any) -> tuple[tuple[str, ...] | None, tuple[FieldKind |
 
 def _name_and_kind(text: Any) -> tuple[Any, FieldKind | None]:
     column, _, kind = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-    return (column, cast(FieldKind, kind)) if column and kind in KINDS else (text, None)
+    return (column, kind) if column and kind in KINDS else (text, None)
 
 
 def _unknown_kind(column: Any, kind: Any) -> str:
@@ -127,7 +127,7 @@ def _guess(values: pl.Series, where: str) -> tuple[FieldKind, str]:
         flat = flat.explode("name").drop_nulls().with_columns(place=pl.int_range(pl.len()).over("list"))
         counts = flat.group_by("name", "place").len().group_by("name").agg(pl.col("len").sum(), usual=pl.max("len"))
         counts = counts.filter(pl.col("len") > 1)
-        kept = counts["usual"].sum() / max(1, counts["len"].sum())
+        kept = int(counts["usual"].sum()) / max(1, int(counts["len"].sum()))
         if kept >= _KEPT_POSITION and bool((flat["place"] > 0).any()):
             return "path", f"{kept:.0%} of the names in its lists are at the usual position of that name"
         return "tags", f"only {kept:.0%} of the names in its lists are at the usual position of that name"
@@ -163,7 +163,9 @@ def _number(values: pl.Series, where: str) -> pl.Series:
         text = _empty_is_missing(values.cast(pl.String))
         values = typed(text.str.strip_chars())
         if values.dtype == pl.String and values.null_count() < len(values):
-            wrong = next(value for value in text if value is not None and not typed(pl.Series([value])).dtype.is_numeric())
+            wrong = next(
+                value for value in text if value is not None and not typed(pl.Series([value])).dtype.is_numeric()
+            )
             raise InputError(f"{where}: {shown(wrong)} is not a number; use the kind category, or convert the column.")
     if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Null)):
         raise InputError(f"{where}: a number cannot be {values.dtype}; use another kind, or convert the column.")

@@ -234,7 +234,9 @@ def encode_items(
         values = column.drop_nulls().explode() if kind == "tags" else column
         typed = values if kind == "number" else values.cast(catalogue.vocabulary(name).dtype, strict=False)
         code = catalogue.field_codes(name, typed)
-        code[typed.is_null().to_numpy() & values.is_not_null().to_numpy()] = -1  # 7 and "7" are equal, "a" is no integer
+        code[
+            typed.is_null().to_numpy() & values.is_not_null().to_numpy()
+        ] = -1  # 7 and "7" are equal, "a" is no integer
         if unknown := int((code < 0).sum()):
             _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
         codes.append(pad_codes(column, code) if kind == "tags" else code)
@@ -335,7 +337,9 @@ def _catalogue(
         listed = engine.collect(wanted).join(listed, on="item", how="left")
     fields, kinds, reasons = field_columns(listed, settings, items)
     settings = settings.replace(kinds=kinds)
-    guesses = {name: f"{dict(zip(settings.fields or (), kinds, strict=True))[name]}: {why}" for name, why in reasons.items()}
+    guesses = {
+        name: f"{dict(zip(settings.fields or (), kinds, strict=True))[name]}: {why}" for name, why in reasons.items()
+    }
     for name, guess in guesses.items():
         _log.info("%s, column '%s': guessed the kind %s", items.name, name, guess)
     others = [name for name in _kept_columns(items, settings) if name not in (settings.fields or ())]

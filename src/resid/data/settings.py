@@ -43,6 +43,7 @@ class PrepareSettings(Settings):
     def kinds_of(self, field_names: tuple[str, ...]) -> dict[str, FieldKind]:
         """Return the kind of every field of a Dataset; the levels of a path are fields whose kind is ``"path"``."""
         columns = self.fields or ()
-        kinds = self.kinds or ("category",) * len(columns)  # without kinds, a column is a path if it has no field
+        # Without kinds, a column is a path if it has no field.
+        kinds: tuple[FieldKind | None, ...] = self.kinds or ("category",) * len(columns)
         single = {column: kind for column, kind in zip(columns, kinds, strict=True) if kind and kind != "path"}
         return {name: single.get(name, "path") for name in field_names}
