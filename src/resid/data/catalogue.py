@@ -99,7 +99,11 @@ class Catalogue:
         Values are single tags if the field has tags, and numbers, which are binned, if it is a number.
         """
         if self.kinds.get(field) == "number":
-            return bin_codes(pl.Series(values, dtype=pl.Float64), self.edges[field]).astype(np.int64)
+            try:
+                numbers = pl.Series(values=as_list(values), dtype=pl.Float64).fill_nan(None)
+            except (TypeError, pl.exceptions.PolarsError) as error:
+                raise InputError(f"the values of the field '{field}' are numbers, not {shown(values)}.") from error
+            return bin_codes(numbers, self.edges[field]).astype(np.int64)
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
         return lookup(positions, values)
 

@@ -98,7 +98,7 @@ def field_columns(
     reasons: dict[str, str] = {}
     names = settings.fields or ()
     for name, kind in zip(names, settings.kinds or (None,) * len(names), strict=True):
-        values = typed(items[name]) if table.untyped else items[name]
+        values = typed(items[name]) if table.untyped and kind != "tags" else items[name]
         where = f"{table.name}, column '{name}'"
         if kind is None:
             kind, reason = _guess(values, where)
@@ -132,7 +132,7 @@ def _guess(values: pl.Series, where: str) -> tuple[FieldKind, str]:
             return "path", f"{kept:.0%} of the names in its lists are at the usual position of that name"
         return "tags", f"only {kept:.0%} of the names in its lists are at the usual position of that name"
     if values.dtype.is_decimal() or (values.dtype.is_float() and not _are_whole(values)):
-        return "number", "it has numbers with decimals"
+        return "number", "it has numbers that are not whole"
     return "category", ""
 
 
@@ -169,8 +169,10 @@ def _number(values: pl.Series, where: str) -> pl.Series:
             raise InputError(f"{where}: {shown(wrong)} is not a number; use the kind category, or convert the column.")
     if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Null)):
         raise InputError(f"{where}: a number cannot be {values.dtype}; use another kind, or convert the column.")
-    numbers = values.cast(pl.Float64)
-    return numbers.set(~numbers.is_finite(), None)
+    numbers = values.cast(pl.Float64).fill_nan(None)
+    if numbers.is_infinite().any():
+        raise InputError(f"{where}: a number is infinite; remove it, then it counts as missing.")
+    return numbers
 
 
 def _tags(values: pl.Series, where: str) -> pl.Series:

@@ -72,7 +72,9 @@ def prepare_tables(
     log = open_table(interactions, "interactions", list(names.values()), **options)
     wanted = None
     if settings.fields is not None:
-        wanted = [names["item"], "item", *settings.fields, *(("title",) if settings.keep is None else settings.keep)]
+        columns_before_colon = [name.rpartition(":")[0] for name in settings.fields]  # to explain an unknown kind
+        kept = ("title",) if settings.keep is None else settings.keep
+        wanted = [names["item"], "item", *settings.fields, *columns_before_colon, *kept]
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress, duplicates=duplicates, timestamp_format=timestamp_format)
 
