@@ -367,6 +367,8 @@ class FamaeModel(TrainableModule):
                 chosen = shares[rows] if shares is not None else None
                 term = full_softmax_loss(queries[rows], unit, values[rows], chosen) * rows.float().mean()
             else:
+                if shares is not None:  # padding must not exclude "missing" from the negatives
+                    values = torch.where(shares > 0, values, values[:, :1])
                 own, vectors = (f.normalize(table(some), dim=-1) for some in (values, others))
                 losses = sampled_softmax_loss(queries, values, own, vectors, others)
                 losses = (losses * shares).sum(dim=1) if shares is not None else losses
