@@ -6,8 +6,10 @@ removes a file, a command leaves what is hardest to continue from.
 """
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -83,13 +85,13 @@ class Server:
 
 
 def _serve() -> None:
-    import resid.cli
-    import resid.evaluate
-    import resid.generate
-    import resid.methods.recipe
-    import resid.train
+    import resid
+    from resid.methods.recipe import recipe_names
 
-    resid.methods.recipe.recipe_names()  # imports all parts
+    for module in pkgutil.walk_packages(resid.__path__, "resid."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    recipe_names()
     for line in sys.stdin:
         request = json.loads(line)
         said, changes = os.memfd_create("said"), os.memfd_create("changes")
