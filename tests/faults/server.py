@@ -130,7 +130,7 @@ def _wait(child: int, start: float, stop: dict[str, Any]) -> int:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return 999  # no exit code
-        time.sleep(0.001)
+        time.sleep(0.003)
 
 
 def _content(file: int) -> str:

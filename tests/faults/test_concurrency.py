@@ -49,7 +49,9 @@ def questions(items, count):
         if rng.random() < 0.6:
             filters["allow"] = some(rng.integers(1, len(items)))
         if rng.random() < 0.6:
-            filters["deny"] = some(rng.integers(1, len(items) // 2))
+            filters["deny"] = [
+                item for item in some(rng.integers(1, len(items) // 2)) if item not in filters.get("allow", ())[:1]
+            ]
         asked.append((histories, int(rng.integers(1, 9)), filters))
     return asked
 
