@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
-_PATIENCE = 1_200  # seconds after which a command counts as one that hangs
+_PATIENCE = 900  # seconds after which a command counts as one that hangs
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.__exit__(None, None, None)  # closes the pipes, which ends the server, and waits for it
 
     def run(self, arguments: Sequence[object], folder: Path, stop: dict[str, Any] | None = None) -> Outcome:
         """Run a command in a folder.
@@ -81,7 +80,11 @@ class Server:
         request = {"arguments": list(map(str, arguments)), "folder": str(folder), "stop": stop or {}}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        return Outcome(**json.loads(self.process.stdout.readline()))
+        try:
+            return Outcome(**json.loads(self.process.stdout.readline()))
+        except BaseException:  # such as a time limit of pytest: the next answer would be that of this command
+            self.process.kill()
+            raise
 
 
 def _serve() -> None:
