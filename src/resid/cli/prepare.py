@@ -10,7 +10,7 @@ from rich.table import Table
 
 from resid import InputError
 from resid.cli.app import AsJson, column_names, errors, names, output, print_json
-from resid.cli.show import print_notes, steps_table
+from resid.cli.show import fields_table, print_notes, steps_table
 from resid.core.files import refuse_foreign_folder
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def prepare(
     max_length: int = 32,
     path_levels: int = 3,
     qualify_paths: bool = True,
+    short_paths: Literal["repeat", "missing"] | None = None,
+    bins: int = 10,
     category_root: Literal["keep", "drop"] | None = None,
     unlisted_items: Literal["error", "missing"] = "error",
     unseen_targets: Literal["keep", "drop", "train"] | None = None,
@@ -46,7 +48,7 @@ def prepare(
 ) -> None:
     """Create a Dataset folder from tables, from the Amazon reviews, or from the paper's published data.
 
-    ``resid prepare interactions.parquet items.parquet --fields store,cat1,cat2 --out data/mine``
+    ``resid prepare interactions.parquet items.parquet --fields store,genres:tags,price:number --out data/mine``
 
     ``resid prepare amazon-2023 Musical_Instruments --raw downloads --out data/mi``
 
@@ -64,8 +66,8 @@ def prepare(
     raw
         Public data sets: the folder with the downloaded files.
     fields
-        Tables: the columns to use as item fields, separated by commas. List columns (category paths) are split into
-        levels.
+        Tables: the columns to use as item fields, separated by commas. A kind can follow a colon: category, path (a list
+        that is split into levels), tags or number. By default the kind is guessed, and shown with the reason.
     columns
         Tables: column names, for example user=reviewer,item=asin,timestamp=time.
     keep
@@ -82,6 +84,11 @@ def prepare(
         Number of levels of a category path to use as fields.
     qualify_paths
         Distinguish categories with the same name but different parents.
+    short_paths
+        Levels that a category path does not have: repeat its last level, or treat them as missing. Default: repeat; missing
+        for Amazon, as in the paper.
+    bins
+        Number of bins of a field that is a number.
     category_root
         Amazon: keep or drop the first name of every category path. Default: drop for the ten data sets of the paper,
         where it is constant, keep otherwise.
@@ -126,6 +133,8 @@ def prepare(
             ("max_length", max_length, 32),
             ("path_levels", path_levels, 3),
             ("qualify_paths", qualify_paths, True),
+            ("short_paths", short_paths, None),
+            ("bins", bins, 10),
             ("category_root", category_root, None),
             ("unlisted_items", unlisted_items, "error"),
             ("unseen_targets", unseen_targets, None),
@@ -158,6 +167,8 @@ def prepare(
         print_json(data.info() | {"folder": str(out), "paper": None} | other)
         return
     output.print(steps_table(data))
+    if fields_info := data.info()["fields"]:
+        output.print(fields_table(fields_info))
     print_notes(data)
     if comparisons:
         output.print(_comparison_table(comparisons))

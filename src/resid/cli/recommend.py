@@ -144,8 +144,9 @@ def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Tabl
         if item is not None:
             index = int(known.find([item])[0])
             code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
-            values = [known.items[name][index] for name in columns[:3]]
-            more = ["–" if value is None else escape(str(value)[:_COLUMN]) for value in values]
+            row = known.items.row(index, named=True)
+            texts = [", ".join(map(str, v)) if isinstance(v, list) else v for v in (row[name] for name in columns[:3])]
+            more = ["–" if text is None else escape(str(text)[:_COLUMN]) for text in texts]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
 

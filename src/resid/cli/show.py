@@ -23,6 +23,18 @@ def steps_table(data: "Dataset") -> Table:
     return table
 
 
+def fields_table(fields: Sequence[dict[str, Any]]) -> Table:
+    """Return the kinds and the number of values of fields, as `Dataset.info` describes them."""
+    table = Table("field", "kind", title="Fields", title_justify="left")
+    table.add_column("values", justify="right")
+    table.add_column("missing", justify="right")
+    for field in fields:
+        words = {"tags": f", {field.get('mean_tags', 0):.1f} per item", "number": ", in bins"}
+        kind = field["kind"] + words.get(field["kind"], "")
+        table.add_row(escape(field["name"]), kind, f"{field['values']:,}", f"{field['missing']:.1%}")
+    return table
+
+
 def print_notes(data: "Dataset") -> None:
     """Print the other counts of a preprocessing."""
     notes = data.notes
@@ -47,6 +59,11 @@ def print_notes(data: "Dataset") -> None:
         "skipped_users": "Users with contradictory rows (dropped)",
     }
     lines += [f"{text}: {notes[name]:,}" for name, text in counts.items() if notes.get(name)]
+    for column, guess in notes.get("guessed_kinds", {}).items():
+        kind, _, reason = guess.partition(": ")
+        lines.append(f"Column '{column}' was taken as {kind}: {reason} (--fields {column}:KIND chooses another kind)")
+    for name, count in notes.get("reduced_tags", {}).items():
+        lines.append(f"Items with too many tags in '{name}' (the rarest tags were left out): {count:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
@@ -60,12 +77,7 @@ def print_info(data: "Dataset") -> None:
         highlight=False,
     )
     if facts["fields"]:
-        table = Table("field", title="Fields", title_justify="left")
-        table.add_column("values", justify="right")
-        table.add_column("missing", justify="right")
-        for field in facts["fields"]:
-            table.add_row(escape(field["name"]), f"{field['values']:,}", f"{field['missing']:.1%}")
-        output.print(table)
+        output.print(fields_table(facts["fields"]))
     lengths = facts["history_lengths"]
     output.print(
         f"History lengths: mean {lengths['mean']:.1f}, median {lengths['median']:.0f}, "

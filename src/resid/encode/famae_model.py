@@ -2,7 +2,9 @@
 
 Section "Field-Aware Masked Auto-Encoding" of the paper. A token is the sum of an item's field embeddings. The target follows
 the history; a random subset of its fields is replaced by mask embeddings, and the output h_T at its position is compared with
-the embeddings of all candidate values by scaled cosine. The item ID is the first field.
+the embeddings of all candidate values by scaled cosine. The item ID is the first field. The embedding of a field with tags is
+the mean over the item's tags, and its loss is the mean of their cross-entropies: −log q of a tag drawn at random, in
+expectation. In the shapes below, field codes (..., J) have one more axis if there are tags, see `resid.nn.fields`.
 
 There are two forms of attention:
 
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from resid.core.errors import InputError
 from resid.data.batches import PADDING, Batch, SequenceBatch
 from resid.encode.settings import FamaeSettings
-from resid.nn import Dropout, EncoderLayer, FieldTables
+from resid.nn import Dropout, EncoderLayer, FieldTables, value_weights
 from resid.nn.losses import full_softmax_loss, sample_negatives, sampled_softmax_loss
 from resid.train import TrainableModule
 
@@ -37,7 +39,7 @@ class FamaeModel(TrainableModule):
     Parameters
     ----------
     codes
-        The field codes of every item, the item ID first, shape (items, J).
+        The field codes of every item, the item ID first, shape (items, J) or (items, J, values).
     field_sizes
         The vocabulary size of each field by name, the item ID first, length J.
     settings
@@ -96,6 +98,10 @@ class FamaeModel(TrainableModule):
         masked = torch.randint(1, self.n_fields + 1, (count, 1), generator=rng)
         return (ranks < masked).to(self.codes.device)
 
+    def all_masked(self, count: int) -> Tensor:
+        """Return masks of all fields, boolean, shape (count, J)."""
+        return torch.ones(count, self.n_fields, dtype=torch.bool, device=self.codes.device)
+
     def windows(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the histories of a batch, shape (batch, length), and the field codes of its targets, (batch, J)."""
         device = self.codes.device
@@ -107,7 +113,7 @@ class FamaeModel(TrainableModule):
             items = torch.from_numpy(batch.items).to(self.codes.device)
             trained = torch.from_numpy(batch.are_targets).to(items.device)
             targets = self.codes[items[:, 1:].clamp_min(0)]
-            masked = self.draw_masks(trained.numel(), rng).view(targets.shape)
+            masked = self.draw_masks(trained.numel(), rng).view(*trained.shape, self.n_fields)
             hidden = self.hidden_in_one_pass(items, masked)[trained]
             targets, masked = targets[trained], masked[trained]
         elif self.settings.masking == "random":
@@ -188,7 +194,7 @@ class FamaeModel(TrainableModule):
         codes = torch.cat([self.codes[histories.clamp_min(0)], targets[:, None]], dim=1)  # (batch, length + 1, J)
         chosen = attend & (torch.rand(attend.shape, generator=rng) < _RANDOM_MASK_PROB).to(attend.device)
         chosen[:, -1] |= ~chosen.any(dim=1)
-        masked = torch.zeros_like(codes, dtype=torch.bool)
+        masked = torch.zeros(*attend.shape, self.n_fields, dtype=torch.bool, device=codes.device)
         masked[chosen] = self.draw_masks(int(chosen.sum()), rng)
         tokens = self.encode(self.place(self.fuse(codes, masked)), [attend] * len(self.layers))
         return tokens[chosen], codes[chosen], masked[chosen]
@@ -231,10 +237,9 @@ class FamaeModel(TrainableModule):
     def fuse(self, codes: Tensor, masked: Tensor) -> Tensor:
         """Return the sum of the field embeddings, with mask embeddings for masked fields; from (..., J) to (..., width)."""
         fused = self.masks.new_zeros(())
-        for field, table in enumerate(self.embeddings()):
-            hide = masked[..., field]
-            vectors = table(codes[..., field].masked_fill(hide, 0))
-            fused = fused + torch.where(hide[..., None], self.masks[field], vectors)
+        visible = codes.masked_fill(masked if codes.ndim == masked.ndim else masked[..., None], 0)
+        for field in range(self.n_fields):
+            fused = fused + torch.where(masked[..., field, None], self.masks[field], self.tables.part(field, visible))
         return fused
 
     def place(self, tokens: Tensor) -> Tensor:
@@ -266,7 +271,7 @@ class FamaeModel(TrainableModule):
         negatives: Sequence[Tensor | None],
         units: Sequence[Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms.
+        """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms; for tags, −log q_k is a mean.
 
         Parameters
         ----------
@@ -275,7 +280,7 @@ class FamaeModel(TrainableModule):
         targets, masked
             Field codes and which are masked, shape (batch, J).
         negatives
-            As `draw_negatives` returns them; negatives that equal the target are ignored.
+            As `draw_negatives` returns them; negatives that equal a target are ignored.
         units
             The normalized rows of the tables, if they are available.
         """
@@ -283,13 +288,19 @@ class FamaeModel(TrainableModule):
         queries = f.normalize(hidden, dim=1) * scale  # the dot product with a unit vector is √d·cos
         terms: dict[str, Tensor] = {}
         for field, table in enumerate(self.embeddings()):
-            rows, others = masked[:, field], negatives[field]
+            rows, others, values = masked[:, field], negatives[field], self.tables.values(field, targets)
+            shares = value_weights(values) if self.tables.has_tags[field] else None
             if others is None:
                 unit = units[field] if units else f.normalize(table.weight, dim=1)
-                term = full_softmax_loss(queries[rows], unit, targets[rows, field]) * rows.float().mean()
+                chosen = shares[rows] if shares is not None else None
+                term = full_softmax_loss(queries[rows], unit, values[rows], chosen) * rows.float().mean()
             else:
-                own, vectors = (f.normalize(table(values), dim=-1) for values in (targets[:, field], others))
-                term = sampled_softmax_loss(queries, targets[:, field], own, vectors, others)[rows].sum() / len(hidden)
+                if shares is not None:  # padding must not exclude "missing" from the negatives
+                    values = torch.where(shares > 0, values, values[:, :1])
+                own, vectors = (f.normalize(table(some), dim=-1) for some in (values, others))
+                losses = sampled_softmax_loss(queries, values, own, vectors, others)
+                losses = (losses * shares).sum(dim=1) if shares is not None else losses
+                term = losses[rows].sum() / len(hidden)
             terms[f"loss.{self.field_names[field]}"] = term
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}

@@ -6,16 +6,27 @@ from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from resid.nn.dropout import Dropout
-    from resid.nn.fields import FieldTables, item_and_fields
+    from resid.nn.fields import FieldTables, is_value, item_and_fields, mean_rows, value_weights, with_item_ids
     from resid.nn.transformer import CausalLayer, EncoderLayer, pad_right
 
-__all__ = ["CausalLayer", "Dropout", "EncoderLayer", "FieldTables", "item_and_fields", "pad_right"]
+__all__ = [
+    "CausalLayer",
+    "Dropout",
+    "EncoderLayer",
+    "FieldTables",
+    "is_value",
+    "item_and_fields",
+    "mean_rows",
+    "pad_right",
+    "value_weights",
+    "with_item_ids",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "dropout": "Dropout",
-        "fields": "FieldTables item_and_fields",
+        "fields": "FieldTables is_value item_and_fields mean_rows value_weights with_item_ids",
         "transformer": "CausalLayer EncoderLayer pad_right",
     },
 )

@@ -142,11 +142,13 @@ class Pretraining(TrainableModule):
             if sum(sizes) > self.settings.n_sampled_attributes:
                 some = torch.randint(1, size + 1, (share,), generator=rng)
             some = some.to(items.device)
-            own, has = codes[:, field], codes[:, field] > 0
             scores = queries @ table(some).T  # (n, attributes)
-            absent = f.softplus(scores).masked_fill(own[:, None] == some, 0.0).sum() * (size / len(some))
-            score = (queries * table(own)).sum(dim=1)
-            total = total + absent + (f.softplus(-score) * has).sum()
+            absent, present = f.softplus(scores), queries.new_zeros(())
+            for own in self.model.tables.values(field, codes).view(len(items), -1).T:  # each of several tags
+                absent = absent.masked_fill(own[:, None] == some, 0.0)
+                score = (queries * table(own)).sum(dim=1)
+                present = present + (f.softplus(-score) * (own > 0)).sum()
+            total = total + absent.sum() * (size / len(some)) + present
         return total
 
     def segments(self, items: Tensor, rng: torch.Generator) -> Tensor:
