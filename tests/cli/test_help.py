@@ -88,3 +88,14 @@ class TestWaiting:
         before = dict(os.environ)
         choose_waiting()
         assert dict(os.environ) == before
+
+    def test_results_do_not_depend_on_it(self, prepared, tmp_path):
+        tiny = ("--set=recommender.width=16", "--set=recommender.ffn_width=16", "--epochs=1", "--recipe=sasrec")
+        weights = []
+        for policy in ("active", "passive"):
+            run = tmp_path / policy
+            environment = os.environ | {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": "2"}
+            command = [sys.executable, "-m", "resid", "fit", str(prepared), f"--out={run}", *tiny]
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+            weights.append((run / "model" / "weights.safetensors").read_bytes())
+        assert weights[0] == weights[1]
