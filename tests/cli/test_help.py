@@ -73,12 +73,12 @@ class TestWaiting:
     def test_chosen_before_torch_is_imported(self, monkeypatch):
         program = (
             "import os, sys\nfrom resid.cli import main\nmain(['recipes'])\n"
-            "sys.stderr.write(f\"{os.environ['OMP_WAIT_POLICY']} {'torch' in sys.modules}\")"
+            "sys.stderr.write(f\"{os.environ['GOMP_SPINCOUNT']} {'torch' in sys.modules}\")"
         )
         for name in WAITING:
             monkeypatch.delenv(name, raising=False)
         answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert answer.stderr == "passive False"
+        assert answer.stderr == "5000 False"
 
     @pytest.mark.parametrize("name", WAITING)
     def test_what_the_user_set_is_respected(self, name, monkeypatch):

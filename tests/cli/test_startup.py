@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -71,9 +72,8 @@ class TestSettings:
     def test_of_estimators(self, kind):
         """The names, types and defaults are those of the constructor."""
         declared, derived = find_settings("quantizer", kind), settings_of_estimator(find_part("quantizer", kind))
-        assert {n: (f.type, f.default) for n, f in declared.__dataclass_fields__.items()} == {
-            n: (f.type, f.default) for n, f in derived.__dataclass_fields__.items()
-        }
+        named = [[(field.name, field.type, field.default) for field in fields(cls)] for cls in (declared, derived)]
+        assert named[0] == named[1]
 
     def test_of_all_parts(self):
         for stage in ("encoder", "quantizer", "generator", "recommender"):
