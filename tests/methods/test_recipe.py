@@ -74,7 +74,7 @@ def test_the_old_name_of_a_setting(recipe, old, new):
     ("changes", "message"),
     [
         ({"encoder.epoch": 3}, r"\[encoder\] there is no setting 'epoch' \(did you mean 'epochs'\?\)"),
-        ({"epochs": 3}, r"there is no setting 'epochs' \(did you mean '\w+\.epochs'\?\)"),
+        ({"dropout": 3}, r"there is no setting 'dropout' \(did you mean '\w+\.dropout'\?\)"),
         (
             {"encodr.epochs": 3},
             r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\); use section.name, for example encoder.epochs",
