@@ -2,22 +2,21 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, column_names, errors, names, output, print_json
+from resid import InputError
+from resid.cli.app import AsJson, column_names, errors, names, output, print_json
 from resid.cli.show import fields_table, print_notes, steps_table
 from resid.core.files import refuse_foreign_folder
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST
-from resid.data.sources import Comparison, Source, find_source
+
+if TYPE_CHECKING:
+    from resid.data.sources import Comparison, Source
 
 
-@app.command
 def prepare(
     source: str,
     second: str | None = None,
@@ -115,6 +114,10 @@ def prepare(
     as_json
         Print the result as JSON.
     """
+    from resid import ConsoleProgress, Dataset  # here, as these imports take a while
+    from resid.data.dataset import MANIFEST
+    from resid.data.sources import find_source
+
     if add_unseen_targets:
         raise InputError("--add-unseen-targets is now called --unseen-targets train.")
     refuse_foreign_folder(out, MANIFEST)
@@ -177,7 +180,7 @@ def prepare(
     )
 
 
-def _require_name(source: str, name: str | None, public: Source, options: dict[str, Any]) -> str:
+def _require_name(source: str, name: str | None, public: "Source", options: dict[str, Any]) -> str:
     """Return the name of a public data set; raise an `InputError` if it is missing or an option does not apply."""
     flags = {"qualify_paths": "no-qualify-paths"}  # the others are called as they are
     unused = [f"--{flags.get(option, option).replace('_', '-')}" for option in options if option not in public.options]
@@ -190,7 +193,7 @@ def _require_name(source: str, name: str | None, public: Source, options: dict[s
     return name
 
 
-def _comparison_table(comparisons: dict[str, Comparison]) -> Table:
+def _comparison_table(comparisons: "dict[str, Comparison]") -> Table:
     table = Table("", title="Comparison with the published counts", title_justify="left")
     for column in ("here", "published", "difference"):
         table.add_column(column, justify="right")

@@ -1,17 +1,18 @@
 """Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset
 from resid.cli.app import output
 
+if TYPE_CHECKING:
+    from resid import Dataset
 
-def steps_table(data: Dataset) -> Table:
+
+def steps_table(data: "Dataset") -> Table:
     """Return the number of users, items and interactions after every preprocessing step."""
     table = Table("step", title="Preprocessing", title_justify="left")
     for column in ("users", "items", "interactions"):
@@ -33,7 +34,7 @@ def fields_table(fields: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def print_notes(data: Dataset) -> None:
+def print_notes(data: "Dataset") -> None:
     """Print the other counts of a preprocessing."""
     notes = data.notes
     validation, test = notes["unseen_validation_targets"], notes["unseen_test_targets"]
@@ -65,7 +66,7 @@ def print_notes(data: Dataset) -> None:
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def print_info(data: Dataset) -> None:
+def print_info(data: "Dataset") -> None:
     """Print the counts, fields and history lengths of a Dataset."""
     facts = data.info()
     windows = facts["windows"]
@@ -91,8 +92,10 @@ def print_info(data: Dataset) -> None:
     output.print(f"fingerprint {facts['fingerprint'][:16]}", style="dim", highlight=False)
 
 
-def _length_histogram(data: Dataset) -> Table:
+def _length_histogram(data: "Dataset") -> Table:
     """Return a histogram of the history lengths with doubling bins."""
+    import numpy as np
+
     lengths = np.diff(data.offsets)
     edges = [0, 4, 8, 16, 32, 64, 128, int(max(lengths.max(), 128))]
     table = Table.grid(padding=(0, 1))

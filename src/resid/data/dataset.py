@@ -24,9 +24,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path, shown
+from resid.core.display import html_table
+from resid.core.errors import InputError, as_path, counted, shown
 from resid.core.files import atomic_folder, refuse_foreign_folder
-from resid.core.progress import Progress
+from resid.core.progress import Progress, default_progress
 from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.settings import FieldKind, PrepareSettings
 from resid.data.splits import Split, find_unseen_targets, in_training, split_windows
@@ -199,7 +200,7 @@ class Dataset:
         scratch
             For Spark: a folder shared by the workers and the driver, for temporary files.
         progress
-            Receives progress updates; silent by default.
+            Receives progress updates; by default shown on a terminal and in a notebook.
 
         Returns
         -------
@@ -240,7 +241,7 @@ class Dataset:
             skip_bad_lines=skip_bad_lines,
             engine=engine,
             scratch=as_path(scratch) if scratch is not None else None,
-            progress=progress,
+            progress=progress or default_progress(),
         )
 
     @property
@@ -535,9 +536,12 @@ class Dataset:
 
     def __repr__(self) -> str:
         fields = ", ".join(self.field_names) or "no fields"
-        return (
-            f"Dataset({self.n_users:,} users, {self.n_items:,} items, {self.n_interactions:,} interactions; {fields})"
-        )
+        sizes = ((self.n_users, "user"), (self.n_items, "item"), (self.n_interactions, "interaction"))
+        return f"Dataset({', '.join(counted(*size) for size in sizes)}; {fields})"
+
+    def _repr_html_(self) -> str:
+        rows = ((field["name"], field["values"], f"{field['missing']:.1%}") for field in self.info()["fields"])
+        return html_table(repr(self), ("field", "values", "missing"), rows)
 
 
 def _column_list(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -18,13 +18,14 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.data.batches import Batches, SequenceBatches, long_pieces
+from resid.data.batches import PADDING, Batches, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
-from resid.encode.famae_model import FamaeModel, FamaeSettings
+from resid.encode.famae_model import FamaeModel
 from resid.encode.metrics import embedding_quality
+from resid.encode.settings import FamaeSettings
 from resid.nn import is_value, item_and_fields, with_item_ids
 from resid.train import best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 MONITOR = "metric1.ndcg@10"  # selects the best epoch
 _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose unseen fields are predicted at a time
+_SIMILAR_LENGTHS = 64  # histories, sorted by length, that are encoded at a time
 
 
 @register("encoder", "famae")
@@ -194,9 +196,13 @@ class FAMAE(Encoder):
         """See `Encoder.queries`: √d · h_T / ‖h_T‖ with all fields of the target masked."""
         model = self.model_.eval()
         recent = histories[:, -(model.max_length - 1) :].to(model.codes.device)
-        not_read = model.codes.new_zeros(len(recent), *model.codes.shape[1:])
-        hidden = model.hidden(recent, not_read, model.all_masked(len(recent)))
-        queries: Tensor = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        lengths = (recent != PADDING).sum(dim=1)
+        queries = torch.empty(len(recent), self.settings.width, device=recent.device)
+        for rows in torch.split(lengths.argsort(stable=True), _SIMILAR_LENGTHS):  # so that little padding is encoded
+            some = recent[rows, recent.shape[1] - int(lengths[rows[-1]]) :]
+            not_read = model.codes.new_zeros(len(some), *model.codes.shape[1:])
+            hidden = model.hidden(some, not_read, model.all_masked(len(some)))
+            queries[rows] = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
         return queries
 
     @torch.no_grad()

@@ -14,8 +14,9 @@ from resid.data.dataset import Dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.sequential.base import SequentialRecommender
-from resid.sequential.bert4rec import BERT4Rec, BERT4RecSettings
-from resid.sequential.sasrec import SASRec, SASRecSettings
+from resid.sequential.bert4rec import BERT4Rec
+from resid.sequential.sasrec import SASRec
+from resid.sequential.settings import BERT4RecSettings, SASRecSettings
 
 
 class ItemTableEncoder(Encoder):
