@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from resid.encode.famae_model import FamaeModel
     from resid.encode.item_tables import BERT4RecEncoder, SASRecEncoder
     from resid.encode.metrics import embedding_quality
-    from resid.encode.settings import FamaeSettings
+    from resid.encode.settings import FamaeSettings, TextSettings
+    from resid.encode.text import TextEncoder
 
 __all__ = [
     "FAMAE",
@@ -21,6 +22,8 @@ __all__ = [
     "FamaeSettings",
     "ItemEmbeddings",
     "SASRecEncoder",
+    "TextEncoder",
+    "TextSettings",
     "embedding_quality",
 ]
 
@@ -33,6 +36,7 @@ __getattr__, __dir__ = lazy_names(
         "famae_model": "FamaeModel",
         "item_tables": "BERT4RecEncoder SASRecEncoder",
         "metrics": "embedding_quality",
-        "settings": "FamaeSettings",
+        "settings": "FamaeSettings TextSettings",
+        "text": "TextEncoder",
     },
 )
