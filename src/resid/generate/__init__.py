@@ -3,7 +3,9 @@
 from resid.generate.base import Generator
 from resid.generate.joint import JointGenerator, JointModel, JointSettings
 from resid.generate.onepass import OnePassGenerator, OnePassModel, OnePassSettings
+from resid.generate.summary import SummarySettings, SummaryT5Model
 from resid.generate.t5 import T5Generator, T5Model, T5Settings
+from resid.generate.two_streams import TwoStreamGenerator, TwoStreamModel, TwoStreamSettings
 
 __all__ = [
     "Generator",
@@ -13,7 +15,12 @@ __all__ = [
     "OnePassGenerator",
     "OnePassModel",
     "OnePassSettings",
+    "SummarySettings",
+    "SummaryT5Model",
     "T5Generator",
     "T5Model",
     "T5Settings",
+    "TwoStreamGenerator",
+    "TwoStreamModel",
+    "TwoStreamSettings",
 ]

@@ -22,7 +22,7 @@ from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.decode import Decodable, beam_items, beam_search, score_all
+from resid.generate.decode import Beams, Decodable, beam_items, beam_search, score_all
 from resid.generate.prefix_tree import PrefixTree
 from resid.nn import check_heads
 from resid.quantize.ids import SemanticIds
@@ -152,13 +152,13 @@ class Generator(TrainedRecommender[_S, _M]):
         require_dataset(data)
         ids.require_data(data)
         used = embeddings is not None and self.settings.uses_embeddings
-        vectors = _check_vectors(np.asarray(embeddings), data.n_items) if used else None
+        vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False
-        self._build(data.catalogue, ids, _reduce(vectors, self.settings.width) if vectors is not None else None)
+        self._build(data.catalogue, ids, reduce_vectors(vectors, self.settings.width) if vectors is not None else None)
         configuration = {
             "level_sizes": list(ids.level_sizes),
             "ids": ids.digest,
-            "embeddings": _digest(vectors) if vectors is not None else None,
+            "embeddings": digest(vectors) if vectors is not None else None,
             **self._configuration(),
         }
         self._train(data, configuration, runtime)
@@ -250,9 +250,13 @@ class Generator(TrainedRecommender[_S, _M]):
         invalid = total = 0
         for batch in Batches(windows.sample(_INVALID_SHARE_USERS), BATCH_USERS, shuffle=False):
             histories = self._recent(batch.histories)
-            beams = beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)
-            invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
+            for beams in self._free_beams(histories, tree):
+                invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
         return invalid / total
+
+    def _free_beams(self, histories: Tensor, tree: PrefixTree) -> list[Beams]:
+        """Return the unconstrained beams of every network that generates an ID."""
+        return [beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)]
 
     def _recent(self, histories: Indices) -> Tensor:
         self.model_.eval()
@@ -296,7 +300,7 @@ class Generator(TrainedRecommender[_S, _M]):
         self._build(catalogue, ids, artifact.arrays.get("vectors"))
 
 
-def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
+def check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     """Return the item embeddings, or raise an `InputError`."""
     if vectors.ndim != 2 or len(vectors) != n_items or not np.issubdtype(vectors.dtype, np.floating):
         raise InputError(
@@ -309,7 +313,7 @@ def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     return vectors
 
 
-def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+def reduce_vectors(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     """Return at most `width` principal components of vectors, scaled to a mean square of 1."""
     dense = np.asarray(vectors, dtype=np.float32)
     dense = dense - dense.mean(axis=0)
@@ -321,5 +325,6 @@ def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     return reduced
 
 
-def _digest(array: NDArray[Any]) -> str:
+def digest(array: NDArray[Any]) -> str:
+    """Return a short checksum of an array."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
