@@ -16,7 +16,15 @@ from resid.quantize import HierarchicalKMeans, SemanticIds
 from tests.recommend.contract import RecommenderContract, interrupt_after, walks
 
 SMALL = TwoStreamSettings(
-    width=16, ffn_width=32, layers=1, heads=2, head_width=8, batch_size=16, epochs=2, warmup_steps=10, learning_rate=3e-3
+    width=16,
+    ffn_width=32,
+    layers=1,
+    heads=2,
+    head_width=8,
+    batch_size=16,
+    epochs=2,
+    warmup_steps=10,
+    learning_rate=3e-3,
 )
 
 
@@ -216,7 +224,7 @@ def test_the_transfer_does_not_train_the_semantic_stream(data):
 
 
 def test_learns_the_next_item(data):
-    settings = SMALL.replace(width=32, layers=2, epochs=25, patience=0, evaluate_every=25, dropout=0.0)
+    settings = SMALL.replace(epochs=15, patience=0, evaluate_every=15, dropout=0.0, learning_rate=0.01)
     model = TwoStreamGenerator(settings).fit(data, *inputs(data))
     items, _ = model.recommend([["i3", "i4"], ["i5", "i6", "i7"], ["i9", "i10", "i11"]], 1)
     assert items[:, 0].tolist() == ["i5", "i8", "i0"]
@@ -245,7 +253,7 @@ def test_one_item():
     rows = pl.DataFrame({"user": list("aaaabbbb"), "item": ["x"] * 8, "timestamp": range(8)})
     data = Dataset.from_tables(rows, k_core=1)
     vectors = np.ones((1, 4), dtype=np.float32)
-    ids = HierarchicalKMeans(256, random_state=0).fit(vectors).semantic_ids_
+    ids = HierarchicalKMeans("k-ary", random_state=0).fit(vectors).semantic_ids_
     model = TwoStreamGenerator(SMALL).fit(data, ids, vectors, ids, vectors)
     assert model.recommend(["x"], 1)[0].tolist() == ["x"]
 

@@ -3,6 +3,7 @@
 from resid.generate.base import Generator
 from resid.generate.joint import JointGenerator, JointModel, JointSettings
 from resid.generate.onepass import OnePassGenerator, OnePassModel, OnePassSettings
+from resid.generate.paired import PairedGenerators
 from resid.generate.summary import SummarySettings, SummaryT5Model
 from resid.generate.t5 import T5Generator, T5Model, T5Settings
 from resid.generate.two_streams import TwoStreamGenerator, TwoStreamModel, TwoStreamSettings
@@ -15,6 +16,7 @@ __all__ = [
     "OnePassGenerator",
     "OnePassModel",
     "OnePassSettings",
+    "PairedGenerators",
     "SummarySettings",
     "SummaryT5Model",
     "T5Generator",

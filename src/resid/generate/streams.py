@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
 from resid.generate.decode import Decodable, beam_items, beam_search, score_codes, score_nodes
 from resid.generate.prefix_tree import PrefixTree
+from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import Indices, Scores
 
+STREAMS = ("behavior", "semantic")
 _MAX_SCORES = 2_000_000  # users times IDs, scored at a time
 
 
@@ -91,3 +94,12 @@ def _all_items(streams: Sequence[Stream], histories: Tensor) -> tuple[Tensor, Te
         memory = stream.model.encode_histories(histories)
         scores = scores + score_nodes(stream.model, memory, len(histories), stream.tree)[:, nodes]
     return torch.arange(scores.shape[1], device=scores.device).expand(len(scores), -1), scores
+
+
+def table_of_streams(ids: Sequence[SemanticIds]) -> pl.DataFrame:
+    """Return the IDs of both streams: a table with the columns item, behavior_c1, behavior_c2 and so on, semantic_c1 and so on."""
+    parts = []
+    for name, some in zip(STREAMS, ids, strict=True):
+        codes = some.table().drop("item")
+        parts.append(codes.rename({column: f"{name}_{column}" for column in codes.columns}))
+    return pl.concat([ids[0].item_ids.to_frame("item"), *parts], how="horizontal")

@@ -28,14 +28,13 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.base import Generator, GeneratorModel, check_vectors, digest, reduce_vectors
 from resid.generate.decode import Beams, beam_search
 from resid.generate.prefix_tree import PrefixTree
-from resid.generate.streams import Stream, rank_streams
+from resid.generate.streams import STREAMS, Stream, rank_streams, table_of_streams
 from resid.generate.summary import SummarySettings, SummaryT5Model
 from resid.generate.transfer import TransferTask
 from resid.nn.t5 import T5Encoder
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import Indices, Scores
 
-STREAMS = ("behavior", "semantic")
 _Weight = Annotated[float, Field(ge=0)]
 
 
@@ -106,7 +105,14 @@ class TwoStreamModel(GeneratorModel):
         encoder = T5Encoder(s.width, s.heads, s.head_width, s.ffn_width, s.layers, s.dropout, longest)
         self.behavior, self.semantic = (
             SummaryT5Model(
-                torch.from_numpy(some.codes), some.level_sizes, s, max_length, width, target, vectors=dense, encoder=encoder
+                torch.from_numpy(some.codes),
+                some.level_sizes,
+                s,
+                max_length,
+                width,
+                target,
+                vectors=dense,
+                encoder=encoder,
             )
             for some, width, target, dense in zip(ids, target_widths, targets, vectors, strict=True)
         )
@@ -196,7 +202,9 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
         """
         require_dataset(data)
         if embeddings is None or semantic_ids is None or semantic_embeddings is None:
-            raise InputError("the two-stream generator needs the IDs and embeddings of two streams; use the recipe 'eager'.")
+            raise InputError(
+                "the two-stream generator needs the IDs and embeddings of two streams; use the recipe 'eager'."
+            )
         for name, some, vectors in zip(STREAMS, (ids, semantic_ids), (embeddings, semantic_embeddings), strict=True):
             some.require_data(data)
             if isinstance(vectors, ItemEmbeddings) and vectors.fingerprint != data.fingerprint:
@@ -239,7 +247,7 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
         constrained: bool,
     ) -> tuple[Indices, Scores]:
         """Rank the items that the beams of both streams lead to by the sum of both log-probabilities."""
-        recent, streams = self._recent(histories), self._streams(tree)
+        recent, streams = self.recent(histories), self._streams(tree)
         items, scores = rank_streams(streams, recent, k, beam_size, constrained=constrained)
         return np.where(items >= 0, numbers[items], -1), scores
 
@@ -260,12 +268,8 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
 
     @property
     def semantic_ids(self) -> pl.DataFrame:
-        """Both IDs of all items: a table with the columns item, behavior_c1, behavior_c2 and so on, semantic_c1 and so on."""
-        parts = []
-        for name, ids in zip(STREAMS, (self.ids_, self.semantic_ids_), strict=True):
-            codes = ids.table().drop("item")
-            parts.append(codes.rename({column: f"{name}_{column}" for column in codes.columns}))
-        return pl.concat([self.ids_.item_ids.to_frame("item"), *parts], how="horizontal")
+        """See `table_of_streams`."""
+        return table_of_streams([self.ids_, self.semantic_ids_])
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
