@@ -51,7 +51,7 @@ def evaluate(
     """
     from resid import load  # torch takes a second to import
     from resid.evaluate import evaluate as evaluate_model
-    from resid.generate import Generator, PairedGenerators
+    from resid.generate import Generator
     from resid.runs import load_dataset, read_evaluation, write_evaluation
 
     wanted = _cutoffs(cutoffs)
@@ -65,7 +65,7 @@ def evaluate(
     options = recommender.decoding_options(decoding)
     evaluation = evaluate_model(recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options)
     metrics = evaluation.metrics(wanted)
-    if isinstance(recommender, Generator | PairedGenerators):
+    if isinstance(recommender, Generator):
         metrics = {"decoding": decoding, **metrics, "invalid_free_beams": recommender.invalid_share(evaluation.windows)}
     if other is not None:
         metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}
