@@ -14,20 +14,15 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import Settings, validated
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
 from resid.generate.base import Generator
+from resid.generate.settings import PairedSettings
 from resid.generate.streams import STREAMS, Stream, rank_streams, table_of_streams
 from resid.recommend import Recommender
 from resid.recommend.histories import Indices, Scores, without_seen
 
 _PARTS = tuple(f"{name}_generator" for name in STREAMS)
-
-
-@validated
-class PairedSettings(Settings):
-    """A pair of generators has no settings of its own."""
 
 
 @register("generator", "paired")

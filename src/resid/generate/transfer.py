@@ -5,12 +5,14 @@ reconstruct a masked code, and to recognize whether a code was replaced by a ran
 codes that a reconstruction is compared with: what is learned goes into the codes that are read.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as f
 from torch import Tensor, nn
 
 from resid.generate.prefix_tree import TreeLevel
-from resid.generate.t5 import T5Settings
+from resid.generate.settings import T5Settings
 from resid.quantize.ids import SemanticIds
 
 
@@ -77,13 +79,14 @@ class TransferTask(nn.Module):
         masked
             The masked level of every user, shape (users,).
         """
-        rows, levels = torch.arange(len(codes), device=codes.device), range(codes.shape[1])
+        rows = torch.arange(len(codes), device=codes.device)
         tokens = f.embedding(codes + offsets, table)
         hidden = (torch.arange(codes.shape[1], device=codes.device) == masked[:, None])[:, :, None]
         states = self.states(torch.where(hidden, self.mask, tokens), guide)[rows, 1 + masked]
         states = states * states.shape[1] ** -0.5  # as before T5's output layer, which has the same table
         total = states.new_zeros(())
-        for level, tree in zip(levels, self.tree, strict=True):
+        for level in range(codes.shape[1]):
+            tree = cast(TreeLevel, self.tree[level])
             some = (masked == level).nonzero()[:, 0]
             first = int(offsets[level])
             scores = states[some] @ table[first : first + tree.size].detach().T

@@ -7,20 +7,18 @@ decoder of its own, and a summary token (`resid.generate.summary`). The semantic
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import Batch, Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
@@ -28,51 +26,18 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.base import Generator, GeneratorModel, check_vectors, digest, reduce_vectors
 from resid.generate.decode import Beams, beam_search
 from resid.generate.prefix_tree import PrefixTree
+from resid.generate.settings import TwoStreamSettings
 from resid.generate.streams import STREAMS, Stream, rank_streams, table_of_streams
-from resid.generate.summary import SummarySettings, SummaryT5Model
+from resid.generate.summary import SummaryT5Model
+from resid.generate.t5 import DecoderState
 from resid.generate.transfer import TransferTask
-from resid.nn.t5 import T5Encoder
+from resid.nn.t5 import Memory, T5Encoder
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import Indices, Scores
 
-_Weight = Annotated[float, Field(ge=0)]
-
-
-@validated
-class TwoStreamSettings(SummarySettings):
-    """Settings of the two-stream generator.
-
-    Parameters
-    ----------
-    behavior_contrastive_weight, semantic_contrastive_weight
-        Weights of the contrastive losses of the summary tokens beside the losses of the codes.
-    reconstruction_weight, recognition_weight
-        Weights of the two losses of the semantic-guided transfer.
-    prefix_specific_vocab
-        Give the same code under different prefixes different token embeddings, as EAGER's code does. The vocabulary then grows
-        with the catalogue.
-    n_negatives, temperature
-        See `SummarySettings`.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
-        See `T5Settings`; `layers` in the encoder and in each decoder, `beam_size` for each stream.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `T5Settings`.
-    """
-
-    behavior_contrastive_weight: _Weight = 1.0
-    semantic_contrastive_weight: _Weight = 10.0
-    reconstruction_weight: _Weight = 1.0
-    recognition_weight: _Weight = 1.0
-    prefix_specific_vocab: bool = False
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """The summaries are compared with the embeddings."""
-        return True
-
 
 class TwoStreamModel(GeneratorModel):
-    """The network.
+    """The network; where a single network is expected, it decodes as its behaviour stream.
 
     Parameters
     ----------
@@ -127,6 +92,25 @@ class TwoStreamModel(GeneratorModel):
     def codes(self) -> Tensor:  # type: ignore[override]
         """The behaviour codes of all items, shape (items, levels)."""
         return self.behavior.codes
+
+    @property
+    def level_sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The number of behaviour codes of every level."""
+        return self.behavior.level_sizes
+
+    def encode_histories(self, histories: Tensor) -> Memory:
+        """See `Decodable.encode_histories`."""
+        return self.behavior.encode_histories(histories)
+
+    def next_level(
+        self, memory: Memory, state: DecoderState | None, codes: Tensor | None
+    ) -> tuple[Tensor, DecoderState]:
+        """See `Decodable.next_level`."""
+        return self.behavior.next_level(memory, state, codes)
+
+    def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
+        """See `Decodable.reorder`."""
+        return self.behavior.reorder(state, parents)
 
     def forward(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the losses of the codes and of the summary of each stream, of the transfer, and their weighted sum."""

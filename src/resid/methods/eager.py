@@ -1,26 +1,27 @@
 """EAGER: a behaviour ID and a semantic ID per item, and a generator of both.
 
 The behaviour vectors come from DIN, or with ``behavior_encoder.kind=sasrec`` from SASRec; the semantic vectors from text,
-normalized. Each makes the IDs of one stream. With any generator but ``two-streams``, one generator is fitted per stream, and the
-two are ranked together (`resid.generate.paired`).
+normalized. Each makes the IDs of one stream. With ``generator.kind=t5`` or ``onepass``, one generator is fitted per stream, and
+the two rank items together (`resid.generate.paired`).
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from resid.core.errors import InputError
 from resid.core.part import PartSpec
 from resid.data.dataset import Dataset
-from resid.encode import ItemEmbeddings
-from resid.generate.base import CodeGeneratorSettings, Generator
-from resid.generate.paired import PairedGenerators
-from resid.generate.two_streams import TwoStreamSettings
+from resid.encode.embeddings import ItemEmbeddings
+from resid.generate.settings import CodeGeneratorSettings, TwoStreamSettings
 from resid.methods.method import method
 from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer
 from resid.recommend import Recommender
 from resid.runs import Run
+
+if TYPE_CHECKING:  # it imports torch
+    from resid.generate import Generator
 
 
 @method("eager", "behavior_encoder", "text_encoder", "behavior_quantizer", "semantic_quantizer", "generator")
@@ -37,11 +38,11 @@ def fit_eager(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     quantizer, ids = fit_quantizer(run, parts["behavior_quantizer"], data, vectors, "behavior_quantizer")
     other, semantic_ids = fit_quantizer(run, parts["semantic_quantizer"], data, texts, "semantic_quantizer")
     if isinstance(spec.settings, TwoStreamSettings):
-        model: Recommender = cast(Recommender, run.stage("generator", spec, data, ids, vectors, semantic_ids, texts))
+        model = cast(Recommender, run.stage("generator", spec, data, ids, vectors, semantic_ids, texts))
     else:
         first = fit_generator(run, spec, data, ids, vectors, behavior, "behavior_generator")
         second = fit_generator(run, spec, data, semantic_ids, texts, text, "semantic_generator")
-        model = PairedGenerators().fit(*(cast(Generator[Any, Any], each) for each in (first, second)))
+        model = _paired(first, second)
     model.parts_ = {
         **model.parts_,
         "behavior_encoder": behavior,
@@ -57,3 +58,9 @@ def normalized(embeddings: ItemEmbeddings) -> ItemEmbeddings:
     norms = np.linalg.norm(embeddings.vectors, axis=1, keepdims=True)
     vectors = embeddings.vectors / np.maximum(norms, 1e-12)
     return ItemEmbeddings(vectors.astype(np.float32, copy=False), embeddings.columns, embeddings.fingerprint)
+
+
+def _paired(first: Recommender, second: Recommender) -> Recommender:
+    from resid.generate import PairedGenerators  # imports torch
+
+    return PairedGenerators().fit(cast("Generator[Any, Any]", first), cast("Generator[Any, Any]", second))

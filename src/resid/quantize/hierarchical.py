@@ -5,7 +5,7 @@ The tree of GAOQ without alignment (ablation Q2 of the paper), or the k-ary tree
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from resid.core.registry import register
 from resid.quantize.cluster_tree import Level, check_branching, number_within
+from resid.quantize.settings import HierarchicalKMeansSettings
 from resid.quantize.tree_quantizer import TreeQuantizer
 
 
@@ -51,6 +52,8 @@ class HierarchicalKMeans(TreeQuantizer):
     get distinct random codes: the same IDs without the copies.
     """
 
+    settings_class = HierarchicalKMeansSettings
+
     def __init__(
         self,
         branching: tuple[int, ...] | int | Literal["k-ary", "auto"] = "auto",
@@ -67,7 +70,7 @@ class HierarchicalKMeans(TreeQuantizer):
     def _branching(self, n_items: int) -> tuple[int, ...]:
         codes = self._codes_of_a_level(n_items)
         if codes is None:
-            return check_branching(self.branching, n_items)
+            return check_branching(cast(tuple[int, ...] | str, self.branching), n_items)
         if isinstance(self.branching, int | np.integer) and codes < 2:
             raise ValueError(f"branching={self.branching!r} must be at least 2, or one integer per level.")
         levels = 2 if self.branching == "k-ary" else 1
