@@ -224,7 +224,7 @@ def test_the_transfer_does_not_train_the_semantic_stream(data):
 
 
 def test_learns_the_next_item(data):
-    settings = SMALL.replace(epochs=15, patience=0, evaluate_every=15, dropout=0.0, learning_rate=0.01)
+    settings = SMALL.replace(epochs=15, batch_size=48, patience=0, evaluate_every=15, dropout=0.0, learning_rate=0.02)
     model = TwoStreamGenerator(settings).fit(data, *inputs(data))
     items, _ = model.recommend([["i3", "i4"], ["i5", "i6", "i7"], ["i9", "i10", "i11"]], 1)
     assert items[:, 0].tolist() == ["i5", "i8", "i0"]

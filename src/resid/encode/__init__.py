@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from resid.encode.famae_model import FamaeModel
     from resid.encode.item_tables import BERT4RecEncoder, SASRecEncoder
     from resid.encode.metrics import embedding_quality
-    from resid.encode.settings import DINSettings, FamaeSettings
-    from resid.encode.text import TextEncoder, TextSettings
+    from resid.encode.settings import DINSettings, FamaeSettings, TextSettings
+    from resid.encode.text import TextEncoder
 
 __all__ = [
     "FAMAE",
@@ -42,7 +42,7 @@ __getattr__, __dir__ = lazy_names(
         "famae_model": "FamaeModel",
         "item_tables": "BERT4RecEncoder SASRecEncoder",
         "metrics": "embedding_quality",
-        "settings": "DINSettings FamaeSettings",
-        "text": "TextEncoder TextSettings",
+        "settings": "DINSettings FamaeSettings TextSettings",
+        "text": "TextEncoder",
     },
 )

@@ -124,7 +124,8 @@ class DINNetwork(nn.Module):
             Shape (users, candidates).
         """
         weights = self.attention_weights(candidates, history, real)  # (users, length, candidates)
-        blocks = self.mlp_input.weight.unflatten(1, (-1, history.shape[2]))  # (hidden, windows and candidate, d)
+        weight, width = self.mlp_input.weight, history.shape[2]
+        blocks = weight.view(len(weight), -1, width)  # (hidden, windows and candidate, d)
         by_slot = blocks[:, self.window_of_slot[-history.shape[1] :]].movedim(0, 2)  # (length, d, hidden)
         projected = (history.transpose(0, 1) @ by_slot).transpose(0, 1)  # (users, length, hidden)
         hidden = weights.mT @ projected + f.linear(candidates, blocks[:, -1], self.mlp_input.bias)
@@ -133,10 +134,11 @@ class DINNetwork(nn.Module):
 
     def attention_weights(self, candidates: Tensor, history: Tensor, real: Tensor) -> Tensor:
         """Return the weight of every history item for every candidate, 0 for padding; shape (users, length, candidates)."""
-        blocks = self.attention_input.weight.unflatten(1, (4, -1))
-        query, item, difference, product = blocks.unbind(dim=1)  # (hidden, d) each
+        weight = self.attention_input.weight
+        query, item, difference, product = weight.view(len(weight), 4, -1).unbind(dim=1)  # (hidden, d) each
         by_item = (history[:, :, None] * product).flatten(1, 2)  # (users, length · hidden, d)
-        hidden = (candidates @ by_item.mT).unflatten(2, (history.shape[1], -1))  # (users, candidates, length, hidden)
+        hidden = candidates @ by_item.mT
+        hidden = hidden.view(*hidden.shape[:2], history.shape[1], -1)  # (users, candidates, length, hidden)
         hidden = hidden + f.linear(candidates, query + difference)[:, :, None]
         hidden = hidden + f.linear(history, item - difference, self.attention_input.bias)[:, None]
         rows = hidden.transpose(1, 2)[real]  # without padding, which must not count in the statistics of Dice

@@ -94,7 +94,8 @@ class TransferTask(nn.Module):
             children, exist = tree.child_nodes(parents)  # (users, max children)
             scores = scores.gather(1, tree.codes[children]).masked_fill(~exist, -torch.inf)
             total = total + f.cross_entropy(scores, nodes - tree.first[parents], reduction="sum")
-        return total / len(codes)
+        loss: Tensor = total / len(codes)
+        return loss
 
     def corrupt(self, codes: Tensor, rng: torch.Generator) -> Tensor:
         """Return codes of which one, at a random level, is replaced by another code of the level.
