@@ -80,6 +80,19 @@ class TestKAryTree(QuantizerContract):
         with pytest.raises(ValueError, match="branching=1 must be at least 2"):
             HierarchicalKMeans(1).fit(blobs(20))
 
+    @pytest.mark.parametrize(("n_items", "codes"), [(1, 1), (2, 2), (3, 2), (5, 3), (9, 3), (100, 10), (101, 11)])
+    def test_k_ary_tree_of_a_small_catalogue(self, n_items, codes):
+        small = HierarchicalKMeans("k-ary", random_state=0).fit(blobs(n_items))
+        assert small.level_sizes_ == (codes, codes)
+        assert small.semantic_ids_.unique
+
+    @pytest.mark.parametrize(
+        ("n_items", "branching"),
+        [(4_344, (66,)), (16_384, (128,)), (16_385, (256,)), (65_536, (256,)), (65_537, (256, 256))],
+    )
+    def test_levels_of_a_k_ary_tree(self, n_items, branching):
+        assert HierarchicalKMeans("k-ary")._branching(n_items) == branching
+
 
 class TestRQVAE(QuantizerContract):
     @classmethod

@@ -88,6 +88,46 @@ class FamaeSettings(TrainSettings):
         return self.learning_rate * min(max(1.0, batch_size / 256), self.max_learning_rate_scale)
 
 
+@settings_for("encoder", "din")
+@validated
+class DINSettings(TrainSettings):
+    """Settings of DIN.
+
+    Parameters
+    ----------
+    width
+        Dimension of the item embeddings.
+    windows
+        Numbers of consecutive history items whose weighted sum is one input of the perceptron, oldest first; the last window
+        ends with the most recent item. Items before the first window belong to it.
+    attention_widths
+        Hidden sizes of the attention unit.
+    mlp_widths
+        Hidden sizes of the perceptron.
+    dropout
+        Dropout probability in the perceptron.
+    n_negatives
+        Number of uniformly drawn negatives per target.
+    validation_users
+        Maximum number of validation users that are ranked after an epoch, always the same ones.
+    validation_candidates
+        Number of items, always the same ones, among which their target is ranked: a network that reads candidate and history
+        together cannot score a whole catalogue after every epoch. A smaller catalogue is ranked as a whole.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    width: Annotated[int, Field(ge=1)] = 96
+    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (8, 7, 4, 4, 2, 2, 1, 1, 1, 1)
+    attention_widths: tuple[Annotated[int, Field(ge=1)], ...] = (64, 16)
+    mlp_widths: tuple[Annotated[int, Field(ge=1)], ...] = (200, 80)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    n_negatives: Annotated[int, Field(ge=1)] = 60
+    validation_users: Annotated[int, Field(ge=1)] = 2_000
+    validation_candidates: Annotated[int, Field(ge=1)] = 250
+    epochs: Annotated[int, Field(ge=1)] = 30
+
+
 @settings_for("encoder", "text")
 @validated
 class TextSettings(Settings):
