@@ -49,7 +49,7 @@ def test_a_part_is_replaced_by_another_kind():
     assert recipe.part("generator").settings == Recipe.read("resid-t5").part("generator").settings.replace(layers=3)
     for kind in kinds("quantizer"):
         assert Recipe.read("resid").replace({"quantizer.kind": kind}).part("quantizer").kind == kind
-    with pytest.raises(InputError, match=r"\[generator\] needs a kind, one of joint, onepass, t5, not 'gpt'"):
+    with pytest.raises(InputError, match=r"\[generator\] needs a kind, one of etegrec, joint, onepass, t5, not 'gpt'"):
         Recipe.read("resid").replace({"generator.kind": "gpt"})
 
 
@@ -97,7 +97,7 @@ def test_changes_that_cannot_be_made(changes, message):
             '[encoder]\nkind = "famea"',
             r"\[encoder\] needs a kind, one of bert4rec, famae, sasrec, not 'famea' \(did you mean 'famae'\?\)",
         ),
-        ("[generator]\nepochs = 3", r"\[generator\] needs a kind, one of joint, onepass, t5, not None"),
+        ("[generator]\nepochs = 3", r"\[generator\] needs a kind, one of etegrec, joint, onepass, t5, not None"),
         ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] invalid value 0 for 'epochs'"),
         ('[encodr]\nkind = "famae"', r"there is no stage 'encodr' \(did you mean 'encoder'\?\)"),
         ("epochs = 3", "there is no stage 'epochs'"),

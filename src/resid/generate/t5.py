@@ -6,7 +6,7 @@ is tied to it. `resid.nn.t5` has the two stacks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 import torch.nn.functional as f
@@ -40,7 +40,7 @@ class T5Settings(CodeGeneratorSettings):
     head_width: Annotated[int, Field(ge=1)] = 32
     input_embeddings: bool = False
     epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] = 2048
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 5e-3
     warmup_steps: Annotated[int, Field(ge=0)] = 1_000
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
@@ -148,16 +148,23 @@ class T5Model(GeneratorModel):
     def next_level(
         self, memory: Memory, state: DecoderState | None, codes: Tensor | None
     ) -> tuple[Tensor, DecoderState]:
-        """See `Decodable.next_level`; the softmax is over the whole vocabulary, as in training."""
+        """See `Decodable.next_level`."""
         level = 0 if state is None else state.level + 1
         if codes is None:
             tokens = torch.zeros(len(memory.bias), 1, dtype=torch.long, device=self.codes.device)
         else:
             tokens = codes + self.offsets[level - 1]
         hidden, cache = self.decoder.step(self.table(tokens), memory, state.cache if state else None, level)
-        log_probs = (hidden @ self.table.weight.T).log_softmax(dim=2)
+        return self.level_log_probs(hidden, level), DecoderState(level, cache)
+
+    def level_log_probs(self, states: Tensor, level: int) -> Tensor:
+        """Return the log-probabilities of the codes of a level; the softmax is over the whole vocabulary, as in training."""
+        return (states @ self.table.weight.T).log_softmax(dim=-1)[..., self.tokens_of(level)]
+
+    def tokens_of(self, level: int) -> slice:
+        """Return the rows of the token table that are the codes of a level."""
         first = 1 + sum(self.level_sizes[:level])
-        return log_probs[:, :, first : first + self.level_sizes[level]], DecoderState(level, cache)
+        return slice(first, first + self.level_sizes[level])
 
     def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """See `Decodable.reorder`."""

@@ -53,6 +53,16 @@ class RQVAEModel(TrainableModule):
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the reconstruction and the quantization loss of a batch."""
         vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device)
+        reconstructed, quantization = self.reconstruct(vectors)
+        reconstruction = _squared_error(vectors - reconstructed)
+        return {
+            "loss": reconstruction + quantization,
+            "reconstruction": reconstruction,
+            "quantization": quantization,
+        }
+
+    def reconstruct(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the decoder makes of the quantized vectors, same shape, and the quantization loss."""
         latent = self.encoder(vectors)
         codes = self.quantize(latent.detach())
         residual, quantized = latent, torch.zeros_like(latent)
@@ -63,12 +73,7 @@ class RQVAEModel(TrainableModule):
             quantization = quantization + _squared_error(residual.detach() - entry) + commitment
             residual, quantized = residual - entry.detach(), quantized + entry
         straight_through = latent + (quantized - latent).detach()
-        reconstruction = _squared_error(vectors - self.decoder(straight_through))
-        return {
-            "loss": reconstruction + quantization,
-            "reconstruction": reconstruction,
-            "quantization": quantization,
-        }
+        return self.decoder(straight_through), quantization
 
     @torch.no_grad()
     def quantize(self, latent: Tensor) -> Tensor:

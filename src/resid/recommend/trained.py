@@ -79,12 +79,26 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             return build()
 
     def _train(self, data: Dataset, configuration: Mapping[str, Any], runtime: Runtime | None) -> None:
-        """Train the network, and validate every epoch by the NDCG@10 of validation users; see `resid.train.train`."""
+        """Train the network; see `_train_module`."""
+        self._train_module(self.model_, self.settings, data, configuration, runtime)
+
+    def _train_module(
+        self,
+        module: TrainableModule,
+        settings: TrainSettings,
+        data: Dataset,
+        configuration: Mapping[str, Any],
+        runtime: Runtime | None,
+    ) -> None:
+        """Train the network, or a module around it, and validate by the NDCG@10 of validation users.
+
+        See `resid.train.train`; `history_` and `best_epoch_` are those of this training.
+        """
         users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
-            self.model_,
+            module,
             self._batches(data),
-            self.settings,
+            settings,
             runtime,
             evaluate=lambda: self._validate(users),
             monitor=MONITOR,
