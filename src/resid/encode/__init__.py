@@ -1,6 +1,7 @@
 """E-stage: item embeddings from histories and fields."""
 
 from resid.encode.base import Encoder
+from resid.encode.din import DINEncoder, DINModel, DINNetwork, DINSettings
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae import FAMAE
 from resid.encode.famae_model import FamaeModel, FamaeSettings
@@ -11,6 +12,10 @@ from resid.encode.text import TextEncoder, TextSettings
 __all__ = [
     "FAMAE",
     "BERT4RecEncoder",
+    "DINEncoder",
+    "DINModel",
+    "DINNetwork",
+    "DINSettings",
     "Encoder",
     "FamaeModel",
     "FamaeSettings",

@@ -79,6 +79,10 @@ class T5Model(GeneratorModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), that are projected and added to the tokens of the history; None reads codes alone.
+    decoder_length
+        Maximum number of decoder tokens; by default one per level.
+    encoder
+        An encoder that is shared with another network; by default one of its own.
     """
 
     offsets: Tensor
@@ -90,6 +94,9 @@ class T5Model(GeneratorModel):
         settings: T5Settings,
         max_length: int = 31,
         vectors: Tensor | None = None,
+        *,
+        decoder_length: int | None = None,
+        encoder: T5Encoder | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -99,8 +106,8 @@ class T5Model(GeneratorModel):
         self.register_buffer("vectors", vectors, persistent=False)
         self.table = nn.Embedding(1 + sum(self.level_sizes), s.width)
         shape = (s.width, s.heads, s.head_width, s.ffn_width, s.layers, s.dropout)
-        self.encoder = T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
-        self.decoder = T5Decoder(*shape, max_length=len(self.level_sizes))
+        self.encoder = encoder or T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
+        self.decoder = T5Decoder(*shape, max_length=decoder_length or len(self.level_sizes))
         self.project = nn.Linear(vectors.shape[1], s.width, bias=False) if vectors is not None else None
         nn.init.normal_(self.table.weight)
         initialize_t5(self)
