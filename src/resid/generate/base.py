@@ -160,13 +160,13 @@ class Generator(TrainedRecommender[_S, _M]):
         if isinstance(embeddings, ItemEmbeddings) and embeddings.fingerprint != data.fingerprint:
             raise InputError("these are the embeddings of another Dataset, or it was prepared again; encode it.")
         used = embeddings is not None and self.settings.uses_embeddings
-        vectors = _check_vectors(np.asarray(embeddings), data.n_items) if used else None
+        vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False
-        self._build(data.catalogue, ids, _reduce(vectors, self.settings.width) if vectors is not None else None)
+        self._build(data.catalogue, ids, reduce_vectors(vectors, self.settings.width) if vectors is not None else None)
         configuration = {
             "level_sizes": list(ids.level_sizes),
             "ids": ids.digest,
-            "embeddings": _digest(vectors) if vectors is not None else None,
+            "embeddings": digest(vectors) if vectors is not None else None,
             **self._configuration(),
         }
         self._train(data, configuration, runtime)
@@ -308,7 +308,7 @@ class Generator(TrainedRecommender[_S, _M]):
         self._build(catalogue, ids, artifact.arrays.get("vectors"))
 
 
-def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
+def check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     """Return the item embeddings, or raise an `InputError`."""
     if vectors.ndim != 2 or len(vectors) != n_items or not np.issubdtype(vectors.dtype, np.floating):
         raise InputError(
@@ -321,7 +321,7 @@ def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     return vectors
 
 
-def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+def reduce_vectors(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     """Return at most `width` principal components of vectors, scaled to a mean square of 1."""
     dense = np.asarray(vectors, dtype=np.float32)
     dense = dense - dense.mean(axis=0)
@@ -333,5 +333,6 @@ def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     return reduced
 
 
-def _digest(array: NDArray[Any]) -> str:
+def digest(array: NDArray[Any]) -> str:
+    """Return a short checksum of an array."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]

@@ -45,7 +45,7 @@ class SummaryT5Model(T5Model):
 
     Parameters
     ----------
-    codes, level_sizes, max_length, encoder
+    codes, level_sizes, max_length, vectors, encoder
         See `T5Model`.
     settings
         See `SummarySettings`.
@@ -66,9 +66,11 @@ class SummaryT5Model(T5Model):
         target_width: int,
         targets: Tensor | None = None,
         *,
+        vectors: Tensor | None = None,
         encoder: T5Encoder | None = None,
     ) -> None:
-        super().__init__(codes, level_sizes, settings, max_length, decoder_length=len(level_sizes) + 2, encoder=encoder)
+        length = len(level_sizes) + 2
+        super().__init__(codes, level_sizes, settings, max_length, vectors, decoder_length=length, encoder=encoder)
         self.settings = settings
         self.summary_token = nn.Parameter(torch.randn(settings.width))
         self.summary_norm = nn.LayerNorm(settings.width)

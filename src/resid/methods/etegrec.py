@@ -41,6 +41,7 @@ from resid.data.splits import Split
 from resid.encode import ItemEmbeddings
 from resid.generate.base import Generator
 from resid.generate.t5 import T5Model, T5Settings
+from resid.nn.losses import symmetric_contrastive_loss
 from resid.nn.t5 import Memory
 from resid.quantize import RQVAE, Quantizer, SemanticIds
 from resid.quantize.rqvae import RQVAEModel
@@ -305,11 +306,17 @@ class Alternation(TrainableModule):
         return symmetric_divergence(ours, theirs)
 
     def preference_semantic_alignment(self, states: Tensor, reconstructed: Tensor) -> Tensor:
-        """Return PSA of first decoder states, shape (n, width), and the reconstructions of their targets, shape (n, d)."""
-        ours = f.normalize(self.preference_layer(states), dim=1)
-        scores = ours @ f.normalize(reconstructed, dim=1).T / self.settings.psa_temperature
-        own = torch.arange(len(scores), device=scores.device)
-        return f.cross_entropy(scores, own) + f.cross_entropy(scores.T, own)
+        """Return PSA, the sum of both directions.
+
+        Parameters
+        ----------
+        states
+            First decoder states, shape (n, width).
+        reconstructed
+            The reconstructions of their targets, which are different items, shape (n, d).
+        """
+        preferences = self.preference_layer(states)
+        return 2 * symmetric_contrastive_loss(preferences, reconstructed, self.settings.psa_temperature)
 
 
 def pooled(memory: Memory) -> Tensor:
