@@ -273,8 +273,10 @@ class TestRecipe:
     def test_with_sasrec_and_another_generator(self, data, changes, generator):
         kept = {name: value for name, value in changes.items() if not name.startswith(("encoder.", "generator."))}
         small = {f"encoder.{name}": value for name, value in SASREC.items()}
-        other = {"encoder.kind": "unger-sasrec", "generator.kind": generator, "generator.epochs": 1}
-        model = resid.fit(data, "unger", changes=kept | small | other | {"generator.width": 16})
+        other = {"encoder.kind": "unger-sasrec", "generator.kind": generator}
+        short = {"epochs": 1, "width": 16, "layers": 1, "ffn_width": 16, "beam_size": 10, "validation_users": 20}
+        small |= {f"generator.{name}": value for name, value in short.items()}
+        model = resid.fit(data, "unger", changes=kept | small | other)
         assert model.kind == generator
 
     def test_a_catalogue_smaller_than_the_branching(self, data, changes):
