@@ -81,7 +81,7 @@ def test_the_old_name_of_a_setting(recipe, old, new):
             {"encodr.epochs": 3},
             r"there is no setting 'encodr.epochs' \(did you mean 'encoder.epochs'\?\); use section.name, for example encoder.epochs",
         ),
-        ({"generator.dropout": 1.5}, r"\[generator\] invalid value 1.5 for 'dropout': Input should be less than 1"),
+        ({"generator.dropout": 1.5}, r"\[generator\] invalid value 1.5 for 'dropout': it must be less than 1"),
         ({"seed": -1}, r"invalid value -1 for 'seed'"),
         ({"seed": "one"}, r"invalid value 'one' for 'seed'"),
     ],

@@ -5,18 +5,16 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
@@ -24,82 +22,13 @@ from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.decode import Decodable, beam_items, beam_search, score_all
 from resid.generate.prefix_tree import PrefixTree
-from resid.nn import check_heads
+from resid.generate.settings import GeneratorSettings
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores, recent_items, without_seen
-from resid.recommend.trained import RecommenderSettings, TrainedRecommender
+from resid.recommend.trained import TrainedRecommender
 from resid.train import TrainableModule
 
 _INVALID_SHARE_USERS = 2_000  # whose unconstrained beams are counted
-
-
-@validated
-class GeneratorSettings(RecommenderSettings):
-    """The settings that all generators share.
-
-    Parameters
-    ----------
-    width
-        Embedding and hidden dimension.
-    beam_size
-        Number of prefixes that are kept at each level of decoding.
-    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `RecommenderSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"beam": "beam_size"}
-
-    width: Annotated[int, Field(ge=4)] = 128
-    beam_size: Annotated[int, Field(ge=1)] = 50
-    validation_users: Annotated[int, Field(ge=1)] = 5_000
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return False
-
-    @property
-    def uses_encoder(self) -> bool:
-        """Whether the generator reads the encoder itself."""
-        return False
-
-    @property
-    def uses_quantizer(self) -> bool:
-        """Whether the generator reads the quantizer itself."""
-        return False
-
-
-@validated
-class CodeGeneratorSettings(GeneratorSettings):
-    """The settings of generators that score items by their codes alone.
-
-    Parameters
-    ----------
-    layers, heads, ffn_width, dropout
-        Of the Transformer.
-    input_embeddings
-        Add the item embeddings, their principal components projected, to the tokens of the history.
-    width, beam_size, validation_users
-        See `GeneratorSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"hidden": "ffn_width", "read_vectors": "input_embeddings"}
-
-    layers: Annotated[int, Field(ge=1)] = 4
-    heads: Annotated[int, Field(ge=1)] = 4
-    ffn_width: Annotated[int, Field(ge=1)] = 512
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    input_embeddings: bool = True
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return self.input_embeddings
-
-    def __post_init__(self) -> None:
-        check_heads(self.width, self.heads)
 
 
 class GeneratorModel(TrainableModule, Decodable):

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from resid.core.settings import validated
 from resid.data.batches import Batch
-from resid.generate.t5 import T5Model, T5Settings
+from resid.generate.settings import T5Settings
+from resid.generate.t5 import T5Model
 from resid.nn.losses import sample_negatives, sampled_softmax_loss
 from resid.nn.t5 import Memory, T5Encoder
 

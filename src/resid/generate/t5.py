@@ -6,46 +6,20 @@ is tied to it. `resid.nn.t5` has the two stacks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as f
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
-from resid.generate.base import CodeGeneratorSettings, Generator, GeneratorModel
+from resid.generate.base import Generator, GeneratorModel
 from resid.generate.exchange import from_transformers, to_transformers
+from resid.generate.settings import T5Settings
 from resid.nn.t5 import Memory, T5Decoder, T5Encoder, initialize_t5
 from resid.train import ParameterGroup
-
-
-@validated
-class T5Settings(CodeGeneratorSettings):
-    """Settings of the T5 generator; the defaults are the paper's.
-
-    Parameters
-    ----------
-    head_width
-        Dimension of an attention head.
-    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
-        See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
-    """
-
-    head_width: Annotated[int, Field(ge=1)] = 32
-    input_embeddings: bool = False
-    epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 2048
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 1_000
-    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
-    evaluate_every: Annotated[int, Field(ge=1)] = 5
-    patience: Annotated[int, Field(ge=0)] = 10
 
 
 @dataclass

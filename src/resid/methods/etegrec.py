@@ -40,7 +40,8 @@ from resid.data.dataset import Dataset
 from resid.data.splits import Split
 from resid.encode import ItemEmbeddings
 from resid.generate.base import Generator
-from resid.generate.t5 import T5Model, T5Settings
+from resid.generate.settings import T5Settings
+from resid.generate.t5 import T5Model
 from resid.nn.losses import symmetric_contrastive_loss
 from resid.nn.t5 import Memory
 from resid.quantize import RQVAE, Quantizer, SemanticIds

@@ -6,7 +6,7 @@ from typing import Any
 
 from resid.core.errors import InputError, nearest, shown
 from resid.core.part import PartSpec
-from resid.core.registry import import_parts
+from resid.core.registry import import_named_like, import_parts
 from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 from resid.runs import Run
@@ -47,7 +47,10 @@ def method(name: str, *sections: str) -> Callable[[Compose], Compose]:
 
 def find_method(name: Any, sections: tuple[str, ...]) -> Method:
     """Return the method of a name, or without a name the method with these sections."""
-    import_parts("resid.methods")
+    if isinstance(name, str):
+        import_named_like(name, "resid.methods")
+    if not isinstance(name, str) or name not in _METHODS:
+        import_parts("resid.methods")
     if name is None:
         found = [known for known in _METHODS.values() if set(known.sections) == set(sections)]
         if len(found) == 1:

@@ -1,16 +1,21 @@
 """Encoder → quantizer → generator: ReSID, its ablations, and methods with one semantic ID per item, such as TIGER."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from resid.core.part import Input, PartSpec
 from resid.data.dataset import Dataset
-from resid.encode import Encoder, ItemEmbeddings
-from resid.generate.base import Generator, GeneratorSettings
+from resid.encode.embeddings import ItemEmbeddings
+from resid.generate.settings import GeneratorSettings
 from resid.methods.method import method
-from resid.quantize import Quantizer, SemanticIds
+from resid.quantize.ids import SemanticIds
 from resid.recommend import Recommender
 from resid.runs import Run
+
+if TYPE_CHECKING:  # they import torch
+    from resid.encode import Encoder
+    from resid.generate import Generator
+    from resid.quantize import Quantizer
 
 
 @method("semantic-ids", "encoder", "quantizer", "generator")
@@ -23,17 +28,17 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
     return model
 
 
-def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> tuple[Encoder, ItemEmbeddings]:
+def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> "tuple[Encoder, ItemEmbeddings]":
     """Fit an encoder as a stage of a run; return it and its item embeddings."""
-    encoder = cast(Encoder, run.stage(stage, spec, data))
+    encoder = cast("Encoder", run.stage(stage, spec, data))
     return encoder, encoder.embed(data)
 
 
 def fit_quantizer(
     run: Run, spec: PartSpec, data: Dataset, embeddings: ItemEmbeddings, stage: str = "quantizer"
-) -> tuple[Quantizer, SemanticIds]:
+) -> "tuple[Quantizer, SemanticIds]":
     """Fit a quantizer as a stage of a run; return it and the semantic IDs of the items."""
-    quantizer = cast(Quantizer, run.stage(stage, spec, embeddings))
+    quantizer = cast("Quantizer", run.stage(stage, spec, embeddings))
     ids = quantizer.semantic_ids_
     facts = {"quantizer": spec.kind, **spec.settings.to_dict(), "data": data.fingerprint, "vectors": embeddings.digest}
     return quantizer, SemanticIds(ids.codes, ids.level_sizes, data.item_ids, facts)
@@ -45,8 +50,8 @@ def fit_generator(
     data: Dataset,
     ids: SemanticIds,
     embeddings: ItemEmbeddings | None = None,
-    encoder: Encoder | None = None,
-    quantizer: Quantizer | None = None,
+    encoder: "Encoder | None" = None,
+    quantizer: "Quantizer | None" = None,
     stage: str = "generator",
 ) -> Recommender:
     """Fit a generator as a stage of a run; embeddings, encoder and quantizer are inputs only if its settings use them."""
@@ -58,4 +63,4 @@ def fit_generator(
         inputs.append(encoder)
     if settings.uses_quantizer:
         inputs.append(quantizer)
-    return cast(Generator[Any, Any], run.stage(stage, spec, data, *inputs))
+    return cast("Generator[Any, Any]", run.stage(stage, spec, data, *inputs))

@@ -47,7 +47,8 @@ from resid.nn.losses import symmetric_contrastive_loss
 from resid.quantize import SemanticIds
 from resid.recommend import Recommender
 from resid.runs import Run
-from resid.sequential.sasrec import SASRec, SASRecModel, SASRecSettings
+from resid.sequential.sasrec import SASRec, SASRecModel
+from resid.sequential.settings import SASRecSettings
 from resid.train import TrainSettings, best_epoch
 
 BEHAVIOUR, TEXT = "behaviour", "text"  # the halves of an item vector

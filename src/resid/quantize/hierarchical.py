@@ -12,6 +12,7 @@ from torch import Tensor
 
 from resid.core.registry import register
 from resid.quantize.cluster_tree import Level, check_branching, number_within
+from resid.quantize.settings import HierarchicalKMeansSettings
 from resid.quantize.tree_quantizer import TreeQuantizer
 
 
@@ -48,6 +49,8 @@ class HierarchicalKMeans(TreeQuantizer):
     EAGER pads its tree to k^levels with copies of items. Here the sizes of nodes differ by at most one, and the items of a leaf
     get distinct random codes: the same IDs without the copies.
     """
+
+    settings_class = HierarchicalKMeansSettings
 
     def __init__(
         self,

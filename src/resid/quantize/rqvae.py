@@ -7,7 +7,7 @@ quantized by the next codebook, and so on; a decoder reconstructs the vector fro
 from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from resid.data.batches import VectorBatch, VectorBatches
 from resid.quantize.base import ResidualQuantizer
 from resid.quantize.points import KnownRows, as_points, check_numbers
 from resid.quantize.residual import RQKMeans
+from resid.quantize.settings import RQVAESettings
 from resid.train import TrainableModule, TrainSettings, train
 from resid.train.weights import load_weights, weights_as_arrays
 
@@ -138,15 +139,7 @@ class RQVAE(ResidualQuantizer):
     n_features_in_ : int
     """
 
-    renamed: ClassVar[dict[str, str]] = {
-        "levels": "n_levels",
-        "codes": "codebook_size",
-        "n_clusters": "codebook_size",
-        "hidden": "hidden_layer_sizes",
-        "latent": "latent_dim",
-        "beta": "commitment_weight",
-        "check_every": "evaluate_every",
-    }
+    settings_class = RQVAESettings
 
     def __init__(
         self,

@@ -1,17 +1,19 @@
 """Devices and precision of training, in one process or several."""
 
 import os
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-from lightning_fabric import Fabric
 
 from resid.core.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Precision = Literal["32-true", "bf16-mixed"]
 
 
-def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> Fabric:
+def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> "Fabric":
     """Start the devices on which models are trained.
 
     Under ``torchrun``, its processes are the devices, and `devices` is ignored.
@@ -25,6 +27,8 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
     precision
         ``"32-true"`` is single precision; ``"bf16-mixed"`` computes matrix products in bfloat16.
     """
+    from lightning_fabric import Fabric
+
     if precision not in get_args(Precision):
         raise InputError(
             f"there is no precision '{precision}'; available precisions: {', '.join(get_args(Precision))}."

@@ -1,0 +1,203 @@
+"""The settings of generators."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from resid.core.registry import settings_for
+from resid.core.settings import check_heads, validated
+from resid.recommend.settings import RecommenderSettings
+from resid.sequential.settings import TransformerSettings
+
+Score = Literal["item", "encoder", "cooccurrence"]
+
+
+@validated
+class GeneratorSettings(RecommenderSettings):
+    """The settings that all generators share.
+
+    Parameters
+    ----------
+    width
+        Embedding and hidden dimension.
+    beam_size
+        Number of prefixes that are kept at each level of decoding.
+    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `RecommenderSettings`.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"beam": "beam_size"}
+
+    width: Annotated[int, Field(ge=4)] = 128
+    beam_size: Annotated[int, Field(ge=1)] = 50
+    validation_users: Annotated[int, Field(ge=1)] = 5_000
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return False
+
+    @property
+    def uses_encoder(self) -> bool:
+        """Whether the generator reads the encoder itself."""
+        return False
+
+    @property
+    def uses_quantizer(self) -> bool:
+        """Whether the generator reads the quantizer itself."""
+        return False
+
+
+@validated
+class CodeGeneratorSettings(GeneratorSettings):
+    """The settings of generators that score items by their codes alone.
+
+    Parameters
+    ----------
+    layers, heads, ffn_width, dropout
+        Of the Transformer.
+    input_embeddings
+        Add the item embeddings, their principal components projected, to the tokens of the history.
+    width, beam_size, validation_users
+        See `GeneratorSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {"hidden": "ffn_width", "read_vectors": "input_embeddings"}
+
+    layers: Annotated[int, Field(ge=1)] = 4
+    heads: Annotated[int, Field(ge=1)] = 4
+    ffn_width: Annotated[int, Field(ge=1)] = 512
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    input_embeddings: bool = True
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.input_embeddings
+
+    def __post_init__(self) -> None:
+        check_heads(self.width, self.heads)
+
+
+@settings_for("generator", "t5")
+@validated
+class T5Settings(CodeGeneratorSettings):
+    """Settings of the T5 generator; the defaults are the paper's.
+
+    Parameters
+    ----------
+    head_width
+        Dimension of an attention head.
+    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+        See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
+    """
+
+    head_width: Annotated[int, Field(ge=1)] = 32
+    input_embeddings: bool = False
+    epochs: Annotated[int, Field(ge=1)] = 500
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 2048
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-3
+    warmup_steps: Annotated[int, Field(ge=0)] = 1_000
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    evaluate_every: Annotated[int, Field(ge=1)] = 5
+    patience: Annotated[int, Field(ge=0)] = 10
+
+
+@settings_for("generator", "onepass")
+@validated
+class OnePassSettings(CodeGeneratorSettings):
+    """Settings of the one-pass generator.
+
+    Parameters
+    ----------
+    label_smoothing
+        Of the cross-entropy of the codes.
+    item_dropout
+        Probability of an item of the history to be dropped from the input in a training step.
+    output_embeddings
+        Score a code also by the mean embedding of the items that it leads to.
+    learned_item_embeddings
+        Add a learned embedding of the item to its token.
+    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+        See `CodeGeneratorSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`; a step reads histories with about `batch_size` targets in total.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {
+        "smoothing": "label_smoothing",
+        "forget": "item_dropout",
+        "write_vectors": "output_embeddings",
+        "read_items": "learned_item_embeddings",
+    }
+
+    layers: Annotated[int, Field(ge=1)] = 2
+    epochs: Annotated[int, Field(ge=1)] = 20
+    batch_size: Annotated[int, Field(ge=1)] = 512
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    item_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    output_embeddings: bool = True
+    learned_item_embeddings: bool = True
+    patience: Annotated[int, Field(ge=0)] = 5
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.input_embeddings or self.output_embeddings
+
+
+@settings_for("generator", "joint")
+@validated
+class JointSettings(TransformerSettings, GeneratorSettings):
+    """Settings of the joint generator.
+
+    Parameters
+    ----------
+    scores
+        The scores that are blended with the codes' log-probabilities; the encoder's is left out if it does not rank items.
+    code_loss_weight
+        Weight of the losses of the codes beside that of the item.
+    label_smoothing
+        Of the cross-entropy of the codes.
+    separate_code_layer
+        Give the codes a last layer of their own on detached inputs, so that no gradient of theirs reaches the trunk.
+    start_from_encoder
+        Initialize the field tables with those of the encoder, if it has any.
+    output_embeddings
+        Score a code also by the mean embedding of the items that it leads to.
+    beam_size
+        Number of prefixes that are kept at each level of decoding, and of items that are re-ranked.
+    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
+        See `TransformerSettings`.
+    full_softmax_limit, validation_users
+        See `TransformerSettings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    scores: tuple[Score, ...] = ("item", "encoder", "cooccurrence")
+    code_loss_weight: Annotated[float, Field(gt=0)] = 1.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    separate_code_layer: bool = True
+    start_from_encoder: bool = True
+    output_embeddings: bool = True
+    use_fields: bool = True
+    epochs: Annotated[int, Field(ge=1)] = 10
+    patience: Annotated[int, Field(ge=0)] = 0
+    beam_size: Annotated[int, Field(ge=1)] = 100
+    validation_users: Annotated[int, Field(ge=1)] = 5_000
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the generator reads item embeddings."""
+        return self.output_embeddings
+
+    @property
+    def uses_encoder(self) -> bool:
+        """Whether the generator reads the encoder itself."""
+        return self.start_from_encoder or "encoder" in self.scores
