@@ -397,7 +397,7 @@ class ETEGRec(Generator[ETEGRecSettings, ETEGRecModel]):
         quantizer
             A fitted RQ-VAE; it is copied.
         """
-        if embeddings is None or not isinstance(quantizer, RQVAE):
+        if embeddings is None or type(quantizer) is not RQVAE:  # a subclass may give codes in another way
             raise InputError(
                 "ETEGRec trains an RQ-VAE further and needs the item embeddings and the quantizer itself; fit a recipe whose "
                 'quantizer.kind is "rq-vae".'

@@ -17,7 +17,7 @@ from resid.data.splits import Split
 from resid.evaluate.metrics import ranking_metrics
 from resid.recommend.base import Recommender
 from resid.recommend.settings import RecommenderSettings
-from resid.train import TrainableModule, best_epoch, train
+from resid.train import TrainableModule, TrainSettings, best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
