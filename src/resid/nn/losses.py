@@ -4,6 +4,7 @@ A score is a dot product; with normalized vectors and a scale it is a scaled cos
 returned per query, shape (queries,).
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -108,9 +109,8 @@ def grouped_scores(queries: Tensor, targets: Tensor, vectors: Tensor, negatives:
     size = -(-len(queries) // groups)
     missing = groups * size - len(queries)
     scores = f.pad(queries, (0, 0, 0, missing)).view(groups, size, -1) @ vectors.transpose(1, 2)
-    same = torch.zeros_like(scores, dtype=torch.bool)
-    for target in targets.view(len(queries), -1).T:
-        same |= f.pad(target, (0, missing), value=-1).view(groups, size, 1) == negatives[:, None]
+    places = f.pad(targets.view(len(queries), -1).T, (0, missing), value=-1).view(-1, groups, size, 1)
+    same = reduce(torch.logical_or, (target == negatives[:, None] for target in places))
     return scores.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]
 
 
