@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as f
 
 from resid.data.batches import Batch
-from resid.generate.summary import SummarySettings, SummaryT5Model
-from resid.generate.t5 import T5Model
+from resid.generate import SummarySettings, SummaryT5Model, T5Model
 
 SETTINGS = SummarySettings(width=16, heads=2, head_width=8, ffn_width=32, layers=2, dropout=0.0, n_negatives=8)
 CODES = torch.tensor([[item // 4, item % 4] for item in range(16)])

@@ -221,21 +221,15 @@ def read_items(
 ) -> tuple[pl.DataFrame, Table]:
     """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
     settings = catalogue.settings
-    columns = settings.fields or ()
+    columns, kept = settings.fields or (), [name for name in keep if name not in ("item", *catalogue.field_names)]
     if settings.kinds is None:  # prepared before there were kinds
         settings = settings.replace(
             kinds=["category" if column in catalogue.field_names else "path" for column in columns]
         )
-    kept = [name for name in keep if name not in ("item", *catalogue.field_names)]
     table = open_table(items, "items", [item_column, *columns, *kept], **options)
     table = checked_items(table, item_column, columns, kept)
     listed = table.engine.collect(table.frame).drop(ROW)
     fields, _, _ = field_columns(listed, settings, table)
-    if tuple(fields.columns) != catalogue.field_names:
-        raise InputError(
-            f"{table.name}: its columns yield the fields {', '.join(fields.columns)}, but the Dataset has "
-            f"{', '.join(catalogue.field_names)}; give every column the same type as before (CSV cannot store lists)."
-        )
     return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
 
 

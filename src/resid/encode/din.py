@@ -11,73 +11,33 @@ vectors in another way (`item_vectors`).
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as f
-from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
+from resid.encode.settings import DINSettings
 from resid.evaluate.metrics import ranking_metrics
 from resid.nn import Dropout
 from resid.nn.losses import sample_negatives
-from resid.train import TrainableModule, TrainSettings, best_epoch, train
+from resid.train import TrainableModule, best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
 _SPARSE_ITEMS = 32_768  # a larger item table has sparse gradients
 _MAX_PAIRS = 2**18  # of candidates and history items, scored at a time in validation
-
-
-@validated
-class DINSettings(TrainSettings):
-    """Settings of DIN.
-
-    Parameters
-    ----------
-    width
-        Dimension of the item embeddings.
-    windows
-        Numbers of consecutive history items whose weighted sum is one input of the perceptron, oldest first; the last window
-        ends with the most recent item. Items before the first window belong to it.
-    attention_widths
-        Hidden sizes of the attention unit.
-    mlp_widths
-        Hidden sizes of the perceptron.
-    dropout
-        Dropout probability in the perceptron.
-    n_negatives
-        Number of uniformly drawn negatives per target.
-    validation_users
-        Maximum number of validation users that are ranked after an epoch, always the same ones.
-    validation_candidates
-        Number of items, always the same ones, among which their target is ranked: a network that reads candidate and history
-        together cannot score a large catalogue. In a smaller catalogue all items are ranked.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    width: Annotated[int, Field(ge=1)] = 96
-    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (8, 7, 4, 4, 2, 2, 1, 1, 1, 1)
-    attention_widths: tuple[Annotated[int, Field(ge=1)], ...] = (64, 16)
-    mlp_widths: tuple[Annotated[int, Field(ge=1)], ...] = (200, 80)
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    n_negatives: Annotated[int, Field(ge=1)] = 60
-    validation_users: Annotated[int, Field(ge=1)] = 2_000
-    validation_candidates: Annotated[int, Field(ge=1)] = 1_000
-    epochs: Annotated[int, Field(ge=1)] = 30
 
 
 class Dice(nn.Module):
@@ -164,22 +124,21 @@ class DINNetwork(nn.Module):
             Shape (users, candidates).
         """
         weights = self.attention_weights(candidates, history, real)  # (users, length, candidates)
-        *parts, own = torch.split(
-            self.mlp_input.weight, history.shape[2], dim=1
-        )  # of the windows, and of the candidate
-        by_slot = torch.stack(parts)[self.window_of_slot[-history.shape[1] :]]  # (length, hidden, d)
-        projected = (history.transpose(0, 1) @ by_slot.mT).transpose(0, 1)  # (users, length, hidden)
-        hidden = weights.mT @ projected + f.linear(candidates, own, self.mlp_input.bias)
+        weight, width = self.mlp_input.weight, history.shape[2]
+        blocks = weight.view(len(weight), -1, width)  # (hidden, windows and candidate, d)
+        by_slot = blocks[:, self.window_of_slot[-history.shape[1] :]].movedim(0, 2)  # (length, d, hidden)
+        projected = (history.transpose(0, 1) @ by_slot).transpose(0, 1)  # (users, length, hidden)
+        hidden = weights.mT @ projected + f.linear(candidates, blocks[:, -1], self.mlp_input.bias)
         scores: Tensor = self.mlp(hidden.flatten(0, 1))
         return scores.view(hidden.shape[:2])
 
     def attention_weights(self, candidates: Tensor, history: Tensor, real: Tensor) -> Tensor:
         """Return the weight of every history item for every candidate, 0 for padding; shape (users, length, candidates)."""
-        query, item, difference, product = self.attention_input.weight.split(
-            history.shape[2], dim=1
-        )  # (hidden, d) each
+        weight = self.attention_input.weight
+        query, item, difference, product = weight.view(len(weight), 4, -1).unbind(dim=1)  # (hidden, d) each
         by_item = (history[:, :, None] * product).flatten(1, 2)  # (users, length · hidden, d)
-        hidden = (candidates @ by_item.mT).unflatten(2, (history.shape[1], -1))  # (users, candidates, length, hidden)
+        hidden = candidates @ by_item.mT
+        hidden = hidden.view(*hidden.shape[:2], history.shape[1], -1)  # (users, candidates, length, hidden)
         hidden = hidden + f.linear(candidates, query + difference)[:, :, None]
         hidden = hidden + f.linear(history, item - difference, self.attention_input.bias)[:, None]
         rows = hidden.transpose(1, 2)[real]  # without padding, which must not count in the statistics of Dice

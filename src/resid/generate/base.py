@@ -20,7 +20,7 @@ from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.decode import Decodable, beam_items, beam_search, score_all
+from resid.generate.decode import Beams, Decodable, beam_items, beam_search, score_all
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import GeneratorSettings
 from resid.quantize.ids import SemanticIds
@@ -141,12 +141,18 @@ class Generator(TrainedRecommender[_S, _M]):
         exact
             Score the whole catalogue instead of searching.
         """
-        self._check_beam_size(beam_size)
-        tree, numbers = self._tree(allowed)
-        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
-        beams = None if exact else max(more, beam_size or self.settings.beam_size)
+        more, beams = self.search_size(histories, k, exclude_seen, beam_size, exact)
+        tree, numbers = self.tree(allowed)
         items, scores = self._best(histories, more, tree, numbers, beams, constrained)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def search_size(
+        self, histories: Indices, k: int, exclude_seen: bool, beam_size: int | None, exact: bool
+    ) -> tuple[int, int | None]:
+        """Return how many items `top` has to find, and the beam size, None for exact scoring."""
+        self._check_beam_size(beam_size)
+        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
+        return more, None if exact else max(more, beam_size or self.settings.beam_size)
 
     def _best(
         self,
@@ -162,11 +168,11 @@ class Generator(TrainedRecommender[_S, _M]):
         Parameters
         ----------
         tree, numbers
-            As `_tree` returns them.
+            As `tree` returns them.
         beam_size
             Number of prefixes that are kept; None scores all items of the tree.
         """
-        recent = self._recent(histories)
+        recent = self.recent(histories)
         if beam_size is None:
             beams = score_all(self.model_, recent, tree, k)
         else:
@@ -185,16 +191,21 @@ class Generator(TrainedRecommender[_S, _M]):
         tree, _ = self._full_tree
         invalid = total = 0
         for batch in Batches(windows.sample(_INVALID_SHARE_USERS), BATCH_USERS, shuffle=False):
-            histories = self._recent(batch.histories)
-            beams = beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)
-            invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
+            histories = self.recent(batch.histories)
+            for beams in self._free_beams(histories, tree):
+                invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
         return invalid / total
 
-    def _recent(self, histories: Indices) -> Tensor:
+    def _free_beams(self, histories: Tensor, tree: PrefixTree) -> list[Beams]:
+        """Return the unconstrained beams of every network that generates an ID."""
+        return [beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)]
+
+    def recent(self, histories: Indices) -> Tensor:
+        """Return the items that the network reads, shape (users, length), and switch it to evaluation mode."""
         self.model_.eval()
         return torch.from_numpy(recent_items(histories, self.catalogue_)).to(self.model_.codes.device)
 
-    def _tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
+    def tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
         """Return the prefix tree of the allowed items, and their indices in the catalogue."""
         if allowed is None:
             return self._full_tree

@@ -6,39 +6,16 @@ made (InfoNCE). The token is read in training alone; decoding is that of T5.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
 import torch.nn.functional as f
-from pydantic import Field
 from torch import Tensor, nn
 
-from resid.core.settings import validated
 from resid.data.batches import Batch
-from resid.generate.settings import T5Settings
+from resid.generate.settings import SummarySettings
 from resid.generate.t5 import T5Model
 from resid.nn.losses import sample_negatives, sampled_softmax_loss
 from resid.nn.t5 import Memory, T5Encoder
-
-
-@validated
-class SummarySettings(T5Settings):
-    """Settings of a T5 with a summary token.
-
-    Parameters
-    ----------
-    n_negatives
-        Number of random items with which the vector of the target competes; all items if the catalogue has no more.
-    temperature
-        By which the cosines are divided.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
-        See `T5Settings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `T5Settings`.
-    """
-
-    n_negatives: Annotated[int, Field(ge=1)] = 2_048
-    temperature: Annotated[float, Field(gt=0)] = 0.3
 
 
 class SummaryT5Model(T5Model):
@@ -70,7 +47,7 @@ class SummaryT5Model(T5Model):
         vectors: Tensor | None = None,
         encoder: T5Encoder | None = None,
     ) -> None:
-        length = len(level_sizes) + 2
+        length = len(level_sizes) + 2  # the start token, the codes and the summary token
         super().__init__(codes, level_sizes, settings, max_length, vectors, decoder_length=length, encoder=encoder)
         self.settings = settings
         self.summary_token = nn.Parameter(torch.randn(settings.width))

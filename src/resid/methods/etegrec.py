@@ -197,7 +197,7 @@ class Alternation(TrainableModule):
         super().__init__()
         self.generator, self.tokenizer, self.settings = generator, tokenizer, settings
         latent, width = tokenizer.codebooks.shape[2], embeddings.shape[1]
-        self.register_buffer("embeddings", embeddings, persistent=False)
+        self.register_buffer("embeddings", embeddings * tokenizer.input_scale, persistent=False)
         self.history_layer = nn.Linear(settings.width, latent)  # of SIA
         self.preference_layer = nn.Linear(settings.width, width)  # of PSA
         for layer in (self.history_layer, self.preference_layer):
@@ -275,7 +275,7 @@ class Alternation(TrainableModule):
         loss = torch.stack(list(terms.values())).sum()
         if self.aligns:
             if reconstructed is None:
-                reconstructed, _ = self.tokenizer.reconstruct(self.embeddings[items])
+                reconstructed, _ = self.tokenizer.reconstruct(self.tokenizer.encoder(self.embeddings[items]))
             if memory is None or first is None:
                 memory = self.generator.encode(histories)
                 first = self.generator.first_state(memory)
@@ -287,7 +287,7 @@ class Alternation(TrainableModule):
 
     def tokenizer_loss(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the reconstruction of vectors, shape (n, d), and SQ: mean squared errors, averaged over levels."""
-        reconstructed, quantization = self.tokenizer.reconstruct(vectors)
+        reconstructed, quantization = self.tokenizer.reconstruct(self.tokenizer.encoder(vectors))
         levels, _, latent = self.tokenizer.codebooks.shape
         return reconstructed, f.mse_loss(reconstructed, vectors) + quantization / (levels * latent)
 

@@ -39,7 +39,8 @@ from resid.encode import DINModel, DINSettings, Encoder, ItemEmbeddings
 from resid.encode.din import MONITOR, train_din
 from resid.generate import Generator
 from resid.generate.base import check_vectors, digest
-from resid.generate.summary import SummarySettings, SummaryT5Model
+from resid.generate.settings import SummarySettings
+from resid.generate.summary import SummaryT5Model
 from resid.methods.method import method
 from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer
 from resid.nn import FieldTables
