@@ -40,8 +40,8 @@ def fit_eager(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     if isinstance(spec.settings, TwoStreamSettings):
         model = cast(Recommender, run.stage("generator", spec, data, ids, vectors, semantic_ids, texts))
     else:
-        first = fit_generator(run, spec, data, ids, vectors, behavior, "behavior_generator")
-        second = fit_generator(run, spec, data, semantic_ids, texts, text, "semantic_generator")
+        first = fit_generator(run, spec, data, ids, vectors, behavior, stage="behavior_generator")
+        second = fit_generator(run, spec, data, semantic_ids, texts, text, stage="semantic_generator")
         model = _paired(first, second)
     model.parts_ = {
         **model.parts_,
