@@ -54,6 +54,7 @@ class Generator(TrainedRecommender[_S, _M]):
     """Base class of generators: a subclass defines the network, the batches and the settings."""
 
     ids_: SemanticIds
+    _last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType(
         {"beam": {}, "exact": {"exact": True}, "free": {"constrained": False}}
     )
@@ -85,6 +86,8 @@ class Generator(TrainedRecommender[_S, _M]):
         """
         require_dataset(data)
         ids.require_data(data)
+        if isinstance(embeddings, ItemEmbeddings) and embeddings.fingerprint != data.fingerprint:
+            raise InputError("these are the embeddings of another Dataset, or it was prepared again; encode it.")
         used = embeddings is not None and self.settings.uses_embeddings
         vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False
@@ -105,8 +108,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
         self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)
-        self.__dict__.pop("_full_tree", None)
-        self._last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
+        self._forget_trees()
         dense = torch.tensor(vectors) if vectors is not None else None
         codes = torch.from_numpy(ids.codes)
         self.model_ = self._seeded(lambda: self._network(codes, ids.level_sizes, dense, catalogue.max_history))
@@ -221,6 +223,11 @@ class Generator(TrainedRecommender[_S, _M]):
     @cached_property
     def _full_tree(self) -> tuple[PrefixTree, Indices]:
         return self._make_tree(self.catalogue_.by_popularity)
+
+    def _forget_trees(self) -> None:
+        """Forget the prefix trees, as the IDs are others now."""
+        self.__dict__.pop("_full_tree", None)
+        self._last_tree = None
 
     def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
         ids = SemanticIds(self.ids_.codes[numbers], self.ids_.level_sizes)  # items with the same ID stay in this order

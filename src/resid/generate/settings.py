@@ -43,6 +43,11 @@ class GeneratorSettings(RecommenderSettings):
         """Whether the generator reads the encoder itself."""
         return False
 
+    @property
+    def uses_quantizer(self) -> bool:
+        """Whether the generator reads the quantizer itself."""
+        return False
+
 
 @validated
 class CodeGeneratorSettings(GeneratorSettings):
@@ -95,7 +100,7 @@ class T5Settings(CodeGeneratorSettings):
     head_width: Annotated[int, Field(ge=1)] = 32
     input_embeddings: bool = False
     epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] = 2048
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 5e-3
     warmup_steps: Annotated[int, Field(ge=0)] = 1_000
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0

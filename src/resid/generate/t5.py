@@ -129,16 +129,23 @@ class T5Model(GeneratorModel):
     def next_level(
         self, memory: Memory, state: DecoderState | None, codes: Tensor | None
     ) -> tuple[Tensor, DecoderState]:
-        """See `Decodable.next_level`; the softmax is over the whole vocabulary, as in training."""
+        """See `Decodable.next_level`."""
         level = 0 if state is None else state.level + 1
         if codes is None:
             tokens = torch.zeros(len(memory.bias), 1, dtype=torch.long, device=self.codes.device)
         else:
             tokens = codes + self.offsets[level - 1]
         hidden, cache = self.decoder.step(self.table(tokens), memory, state.cache if state else None, level)
-        log_probs = (hidden @ self.table.weight.T).log_softmax(dim=2)
+        return self.level_log_probs(hidden, level), DecoderState(level, cache)
+
+    def level_log_probs(self, states: Tensor, level: int) -> Tensor:
+        """Return the log-probabilities of the codes of a level; the softmax is over the whole vocabulary, as in training."""
+        return (states @ self.table.weight.T).log_softmax(dim=-1)[..., self.tokens_of(level)]
+
+    def tokens_of(self, level: int) -> slice:
+        """Return the rows of the token table that are the codes of a level."""
         first = 1 + sum(self.level_sizes[:level])
-        return log_probs[:, :, first : first + self.level_sizes[level]], DecoderState(level, cache)
+        return slice(first, first + self.level_sizes[level])
 
     def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """See `Decodable.reorder`."""

@@ -1,4 +1,4 @@
-"""Losses of queries against their target items: full softmax, sampled softmax and binary cross-entropy.
+"""Losses of queries against their target items: full softmax, sampled softmax, binary cross-entropy and contrastive.
 
 A score is a dot product; with normalized vectors and a scale it is a scaled cosine. The losses over sampled negatives are
 returned per query, shape (queries,).
@@ -143,3 +143,18 @@ def binary_loss(queries: Tensor, targets: Tensor, target_vectors: Tensor, vector
     """Return the binary cross-entropy of each target and its negatives; see `sampled_softmax_loss`."""
     others = grouped_scores(queries, targets, vectors, negatives)  # -inf, a negative that is the target, adds nothing
     return f.softplus(-(queries * target_vectors).sum(dim=1)) + f.softplus(others).sum(dim=1)
+
+
+def symmetric_contrastive_loss(ours: Tensor, theirs: Tensor, temperature: float) -> Tensor:
+    """Return InfoNCE of pairs, the mean of both directions: each vector among those of the other side, by cosine.
+
+    Parameters
+    ----------
+    ours, theirs
+        The two sides of the pairs, shape (pairs, width).
+    temperature
+        By which the cosines are divided.
+    """
+    scores = f.normalize(ours, dim=1) @ f.normalize(theirs, dim=1).T / temperature
+    own = torch.arange(len(scores), device=scores.device)
+    return (f.cross_entropy(scores, own) + f.cross_entropy(scores.T, own)) / 2

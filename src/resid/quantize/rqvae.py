@@ -76,6 +76,16 @@ class RQVAEModel(TrainableModule):
         vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device) * self.input_scale
         latent = self.encoder(vectors)
         self._restart_dead_codes(latent.detach(), rng)
+        reconstructed, quantization = self.reconstruct(latent)
+        reconstruction = _squared_error(vectors - reconstructed)
+        return {
+            "loss": reconstruction + quantization,
+            "reconstruction": reconstruction,
+            "quantization": quantization,
+        }
+
+    def reconstruct(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the decoder makes of quantized latent vectors, shape (vectors, d), and the quantization loss."""
         codes = self.quantize(latent.detach())
         residual, quantized = latent, torch.zeros_like(latent)
         quantization = torch.zeros((), device=latent.device)
@@ -85,12 +95,7 @@ class RQVAEModel(TrainableModule):
             quantization = quantization + _squared_error(residual.detach() - entry) + commitment
             residual, quantized = residual - entry.detach(), quantized + entry
         straight_through = latent + (quantized - latent).detach()
-        reconstruction = _squared_error(vectors - self.decoder(straight_through))
-        return {
-            "loss": reconstruction + quantization,
-            "reconstruction": reconstruction,
-            "quantization": quantization,
-        }
+        return self.decoder(straight_through), quantization
 
     @torch.no_grad()
     def _restart_dead_codes(self, latent: Tensor, rng: torch.Generator) -> None:
