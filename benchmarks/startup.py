@@ -16,20 +16,25 @@ import tempfile
 import time
 from pathlib import Path
 
-from resid import Dataset, fit
-from resid.data import synthetic_shop
-
 TINY = {"encoder.width": 16, "generator.width": 16, "encoder.epochs": 1, "generator.epochs": 1}
 
 
-def commands(folder: Path) -> dict[str, list[str]]:
-    """Make a Dataset and two models; return the commands by the name under which they are reported."""
+def prepare(folder: Path) -> None:
+    """Make a Dataset and two models; in a process of its own, as a child's peak memory includes what its parent had."""
+    from resid import Dataset, fit
+    from resid.data import synthetic_shop
+
     shop = synthetic_shop(users=500, items=120, interactions=6_000, seed=0)
     data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
     data.save(folder / "data")
     fit(data, "popularity", folder / "popularity")
     fit(data, "resid", folder / "resid", changes=TINY)
-    history = f"--history={data.item_ids[0]}"
+    (folder / "item").write_text(str(data.item_ids[0]))
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """Return the commands by the name under which they are reported."""
+    history = f"--history={(folder / 'item').read_text()}"
     return {
         "--help": ["--help"],
         "fit --help": ["fit", "--help"],
@@ -54,8 +59,14 @@ def run(arguments: list[str]) -> tuple[float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)  # what the process that makes the models gets
+    options = parser.parse_args()
+    if options.prepare:
+        prepare(options.prepare)
+        return
+    repeats = options.repeats
     with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, __file__, "--prepare", folder], check=True)
         wanted = commands(Path(folder))
         figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in wanted}
         for turn in range(repeats + 1):

@@ -25,6 +25,7 @@ ALLOWED = {  # folder → the folders that it may import
         "encode",
         "evaluate",
         "generate",
+        "nn",
         "quantize",
         "recommend",
         "runs",

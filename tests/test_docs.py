@@ -53,7 +53,8 @@ def test_python(page, folder):
 def test_types(tmp_path):
     """The code of the README passes `mypy --strict`, as a user runs it: without the settings of this project."""
     source = tmp_path / "readme.py"
-    source.write_text("\n".join(blocks(ROOT / "README.md", "python")))
+    typed = "from typing import assert_type\nassert_type(resid.load('my-model'), resid.Recommender)\n"
+    source.write_text("\n".join([*blocks(ROOT / "README.md", "python"), typed]))
     options = [
         "--strict",
         "--follow-imports=silent",

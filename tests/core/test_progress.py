@@ -89,3 +89,5 @@ class TestDefault:
         monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True, raising=False)
         assert isinstance(default_progress(), ConsoleProgress)
         assert isinstance(Runtime().progress, ConsoleProgress)
+        monkeypatch.setenv("RANK", "1")  # of torchrun: the first process shows progress
+        assert isinstance(default_progress(), Silent)

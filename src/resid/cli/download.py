@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from resid.cli.app import errors, output
+from resid.core.errors import counted
 
 
 def download(
@@ -39,7 +40,7 @@ def download(
 
     for address in find_release(release).addresses(name, five_core, mirror):
         path = fetch(address, raw, progress=ConsoleProgress(errors))
-        output.print(f"{escape(str(path))} ({path.stat().st_size:,} bytes)", highlight=False, soft_wrap=True)
+        output.print(f"{escape(str(path))} ({counted(path.stat().st_size, 'byte')})", highlight=False, soft_wrap=True)
     output.print(
         f"Next: resid prepare {release} {name} --raw {escape(shlex.quote(str(raw)))} --out data/{name}",
         highlight=False,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,6 +11,9 @@ from resid import InputError
 from resid.cli.app import AsJson, errors, names, output, print_json
 from resid.core.errors import counted
 from resid.core.files import refuse_file
+
+if TYPE_CHECKING:
+    from resid.generate import Generator
 
 Decoding = Literal["beam", "exact", "free"]
 
@@ -79,7 +82,7 @@ def evaluate(
         )
         metrics = evaluation.metrics(wanted)
         if recommender.decodings:
-            share = recommender.invalid_share(evaluation.windows)  # type: ignore[attr-defined]
+            share = cast("Generator[Any, Any]", recommender).invalid_share(evaluation.windows)
             metrics = {"decoding": decoding, **metrics, "invalid_free_beams": share}
         if other is not None:
             metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resid.cli.app import output
+from resid.core.errors import counted
 
 if TYPE_CHECKING:
     from resid import Dataset
@@ -71,8 +72,7 @@ def print_info(data: "Dataset") -> None:
     facts = data.info()
     windows = facts["windows"]
     output.print(
-        f"[bold]{facts['users']:,}[/bold] users, [bold]{facts['items']:,}[/bold] items, "
-        f"[bold]{facts['interactions']:,}[/bold] interactions (density {facts['density']:.3%})\n"
+        f"{', '.join(counted(facts[f'{noun}s'], noun) for noun in ('user', 'item', 'interaction'))} (density {facts['density']:.3%})\n"
         f"windows: {windows['train']:,} train, {windows['validation']:,} validation, {windows['test']:,} test",
         highlight=False,
     )
@@ -82,8 +82,8 @@ def print_info(data: "Dataset") -> None:
     output.print(
         f"History lengths: mean {lengths['mean']:.1f}, median {lengths['median']:.0f}, "
         f"95% at most {lengths['q95']:.0f}, longest {lengths['max']:.0f}; "
-        f"{lengths['longer_than_window']:,} of {facts['users']:,} histories are longer than the window of "
-        f"{data.settings.max_length} items",
+        f"{lengths['longer_than_window']:,} of {counted(facts['users'], 'history', 'histories')} "
+        f"{'is' if lengths['longer_than_window'] == 1 else 'are'} longer than the window of {data.settings.max_length} items",
         highlight=False,
         soft_wrap=True,
     )
@@ -154,8 +154,8 @@ _ID_ROWS = (
 def ids_text(quality: dict[str, Any]) -> str:
     """Return the counts of semantic IDs as one sentence."""
     return (
-        f"{quality['items']:,} items, {quality['ids']:,} distinct IDs, {quality['unique']:.1%} of the items with a unique ID, "
-        f"at most {quality['largest_collision']} items per ID"
+        f"{counted(quality['items'], 'item')}, {counted(quality['ids'], 'distinct ID')}, {quality['unique']:.1%} of the items "
+        f"with a unique ID, at most {counted(quality['largest_collision'], 'item')} per ID"
     )
 
 

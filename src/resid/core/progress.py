@@ -1,6 +1,7 @@
 """Progress of long jobs: live bars on a terminal and in a notebook, plain lines in a log file, or nothing."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -121,10 +122,14 @@ class ConsoleProgress:
 
 
 def default_progress() -> Progress:
-    """Return what shows progress if nothing else is said: a `ConsoleProgress` if a person is watching, otherwise `Silent`."""
+    """Return what shows progress if nothing else is said: a `ConsoleProgress` if a person is watching, otherwise `Silent`.
+
+    Of several processes that train together, the first one shows it.
+    """
     console = Console(stderr=True)
     watched = console.is_jupyter or (sys.stderr is not None and sys.stderr.isatty())
-    return ConsoleProgress(console) if watched else Silent()
+    first = all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK"))
+    return ConsoleProgress(console) if watched and first else Silent()
 
 
 class _Note(ProgressColumn):

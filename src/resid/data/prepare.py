@@ -216,20 +216,28 @@ def build_dataset(
     )
 
 
-def encode_items(
-    items: Any, catalogue: Catalogue, item_column: str, **options: Any
-) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
+def read_items(
+    items: Any, catalogue: Catalogue, item_column: str, keep: Sequence[str] = (), **options: Any
+) -> tuple[pl.DataFrame, Table]:
+    """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
     settings = catalogue.settings
-    columns = settings.fields or ()
+    columns, kept = settings.fields or (), [name for name in keep if name not in ("item", *catalogue.field_names)]
     if settings.kinds is None:  # prepared before there were kinds
         settings = settings.replace(
             kinds=["category" if column in catalogue.field_names else "path" for column in columns]
         )
-    table = open_table(items, "items", [item_column, *columns], **options)
-    table = checked_items(table, item_column, columns, ())
+    table = open_table(items, "items", [item_column, *columns, *kept], **options)
+    table = checked_items(table, item_column, columns, kept)
     listed = table.engine.collect(table.frame).drop(ROW)
     fields, _, _ = field_columns(listed, settings, table)
+    return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
+
+
+def encode_items(
+    items: Any, catalogue: Catalogue, item_column: str, **options: Any
+) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
+    fields, table = read_items(items, catalogue, item_column, **options)
     codes = []
     for name in catalogue.field_names:
         kind, column = catalogue.kinds[name], fields[name]
@@ -242,7 +250,7 @@ def encode_items(
         if unknown := int((code < 0).sum()):
             _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
         codes.append(pad_codes(column, code) if kind == "tags" else code)
-    return listed["item"], stack_codes(codes, len(listed)).astype(np.int64)
+    return fields["item"], stack_codes(codes, len(fields)).astype(np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:

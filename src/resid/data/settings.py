@@ -43,7 +43,7 @@ class PrepareSettings(Settings):
     def kinds_of(self, field_names: tuple[str, ...]) -> dict[str, FieldKind]:
         """Return the kind of every field of a Dataset; the levels of a path are fields whose kind is ``"path"``."""
         columns = self.fields or ()
-        # Without kinds, a column is a path if it has no field.
-        kinds: tuple[FieldKind | None, ...] = self.kinds or ("category",) * len(columns)
-        single = {column: kind for column, kind in zip(columns, kinds, strict=True) if kind and kind != "path"}
+        single: dict[str, FieldKind] = dict.fromkeys(columns, "category")  # without kinds, a path is what has no field
+        if self.kinds is not None:
+            single = {column: kind for column, kind in zip(columns, self.kinds, strict=True) if kind and kind != "path"}
         return {name: single.get(name, "path") for name in field_names}

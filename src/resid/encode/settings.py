@@ -1,13 +1,17 @@
 """The settings of encoders."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from resid.core.checksums import sha256_of_file
 from resid.core.registry import settings_for
-from resid.core.settings import check_heads, validated
+from resid.core.settings import Settings, check_heads, validated
 from resid.sequential.settings import BERT4RecSettings, SASRecSettings
 from resid.train.settings import TrainSettings
+
+DEFAULT_MODEL = "all-MiniLM-L6-v2"  # of text embeddings; the extra `text` contains it
 
 settings_for("encoder", "sasrec")(SASRecSettings)
 settings_for("encoder", "bert4rec")(BERT4RecSettings)
@@ -82,3 +86,76 @@ class FamaeSettings(TrainSettings):
     def learning_rate_for(self, batch_size: int) -> float:
         """Return the learning rate for a batch size."""
         return self.learning_rate * min(max(1.0, batch_size / 256), self.max_learning_rate_scale)
+
+
+@settings_for("encoder", "din")
+@validated
+class DINSettings(TrainSettings):
+    """Settings of DIN.
+
+    Parameters
+    ----------
+    width
+        Dimension of the item embeddings.
+    windows
+        Numbers of consecutive history items whose weighted sum is one input of the perceptron, oldest first; the last window
+        ends with the most recent item. Items before the first window belong to it.
+    attention_widths
+        Hidden sizes of the attention unit.
+    mlp_widths
+        Hidden sizes of the perceptron.
+    dropout
+        Dropout probability in the perceptron.
+    n_negatives
+        Number of uniformly drawn negatives per target.
+    validation_users
+        Maximum number of validation users that are ranked after an epoch, always the same ones.
+    validation_candidates
+        Number of items, always the same ones, among which their target is ranked: a network that reads candidate and history
+        together cannot score a whole catalogue after every epoch. A smaller catalogue is ranked as a whole.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `TrainSettings`.
+    """
+
+    width: Annotated[int, Field(ge=1)] = 96
+    windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (8, 7, 4, 4, 2, 2, 1, 1, 1, 1)
+    attention_widths: tuple[Annotated[int, Field(ge=1)], ...] = (64, 16)
+    mlp_widths: tuple[Annotated[int, Field(ge=1)], ...] = (200, 80)
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    n_negatives: Annotated[int, Field(ge=1)] = 60
+    validation_users: Annotated[int, Field(ge=1)] = 2_000
+    validation_candidates: Annotated[int, Field(ge=1)] = 250
+    epochs: Annotated[int, Field(ge=1)] = 30
+
+
+@settings_for("encoder", "text")
+@validated
+class TextSettings(Settings):
+    """Settings of text embeddings.
+
+    Parameters
+    ----------
+    model
+        A model of sentence-transformers: its name on the Hugging Face hub, or a folder. The default model comes with the extra
+        ``text`` and needs no network; the paper's is ``sentence-transformers/sentence-t5-xxl``.
+    revision
+        Of a model on the hub: a branch, a tag or a commit. By default the newest that was downloaded.
+    columns
+        The columns of the item table that make the text of an item, in this order. By default ``title``, the fields, and
+        ``price``, ``features`` and ``description``, as far as the Dataset has them.
+    vectors
+        A file with the vectors of the items, instead of a model; see `resid.encode.vector_file.read_vectors`.
+    batch_size
+        Number of texts that are embedded at a time.
+    """
+
+    model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
+    revision: str | None = None
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    vectors: str | None = None
+    batch_size: Annotated[int, Field(ge=1)] = 32
+
+    def file_digests(self) -> list[str]:
+        """See `Settings.file_digests`: that of the file of vectors."""
+        path = Path(self.vectors) if self.vectors else None
+        return [sha256_of_file(path)] if path is not None and path.is_file() else []

@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from resid.generate.base import Generator
     from resid.generate.joint import JointGenerator, JointModel
     from resid.generate.onepass import OnePassGenerator, OnePassModel
-    from resid.generate.settings import JointSettings, OnePassSettings, T5Settings
+    from resid.generate.paired import PairedGenerators
+    from resid.generate.settings import JointSettings, OnePassSettings, SummarySettings, T5Settings, TwoStreamSettings
+    from resid.generate.summary import SummaryT5Model
     from resid.generate.t5 import T5Generator, T5Model
+    from resid.generate.two_streams import TwoStreamGenerator, TwoStreamModel
 
 __all__ = [
     "Generator",
@@ -19,9 +22,15 @@ __all__ = [
     "OnePassGenerator",
     "OnePassModel",
     "OnePassSettings",
+    "PairedGenerators",
+    "SummarySettings",
+    "SummaryT5Model",
     "T5Generator",
     "T5Model",
     "T5Settings",
+    "TwoStreamGenerator",
+    "TwoStreamModel",
+    "TwoStreamSettings",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -30,7 +39,10 @@ __getattr__, __dir__ = lazy_names(
         "base": "Generator",
         "joint": "JointGenerator JointModel",
         "onepass": "OnePassGenerator OnePassModel",
+        "paired": "PairedGenerators",
+        "summary": "SummaryT5Model",
         "t5": "T5Generator T5Model",
-        "settings": "JointSettings OnePassSettings T5Settings",
+        "two_streams": "TwoStreamGenerator TwoStreamModel",
+        "settings": "JointSettings OnePassSettings SummarySettings T5Settings TwoStreamSettings",
     },
 )

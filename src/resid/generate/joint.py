@@ -211,7 +211,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._vectors = {}
         ranks = np.empty(len(users), dtype=np.int64)
         for batch in Batches(users, self._chunk(len(self.catalogue_)), shuffle=False):
-            histories = self._recent(batch.histories)
+            histories = self.recent(batch.histories)
             targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
             queries = self.model_.trunk.scale_queries(self.model_.trunk.query(histories))
             scores = self._dot_products("item", queries, None)
@@ -241,7 +241,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         step = self._chunk(len(numbers)) if beam_size is None else len(histories)
         parts = []
         for first in range(0, len(histories), step):
-            recent = self._recent(histories[first : first + step])
+            recent = self.recent(histories[first : first + step])
             memory = self.model_.encode_histories(recent)
             if beam_size is None:
                 items, blended = self._score_all(tree, numbers, recent, memory)
@@ -317,7 +317,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         tree, numbers = self._full_tree
         parts: dict[str, list[Tensor]] = {}
         for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
-            recent = self._recent(batch.histories)
+            recent = self.recent(batch.histories)
             memory = self.model_.encode_histories(recent)
             items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
             hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]

@@ -5,11 +5,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from resid.core.registry import settings_for
-from resid.core.settings import check_heads, validated
+from resid.core.settings import Settings, check_heads, validated
 from resid.recommend.settings import RecommenderSettings
 from resid.sequential.settings import TransformerSettings
 
 Score = Literal["item", "encoder", "cooccurrence"]
+Weight = Annotated[float, Field(ge=0)]
 
 
 @validated
@@ -40,6 +41,11 @@ class GeneratorSettings(RecommenderSettings):
     @property
     def uses_encoder(self) -> bool:
         """Whether the generator reads the encoder itself."""
+        return False
+
+    @property
+    def uses_quantizer(self) -> bool:
+        """Whether the generator reads the quantizer itself."""
         return False
 
 
@@ -94,7 +100,7 @@ class T5Settings(CodeGeneratorSettings):
     head_width: Annotated[int, Field(ge=1)] = 32
     input_embeddings: bool = False
     epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] = 2048
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 5e-3
     warmup_steps: Annotated[int, Field(ge=0)] = 1_000
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
@@ -196,3 +202,63 @@ class JointSettings(TransformerSettings, GeneratorSettings):
     def uses_encoder(self) -> bool:
         """Whether the generator reads the encoder itself."""
         return self.start_from_encoder or "encoder" in self.scores
+
+
+@validated
+class SummarySettings(T5Settings):
+    """Settings of a T5 with a summary token.
+
+    Parameters
+    ----------
+    n_negatives
+        Number of random items with which the vector of the target competes; all items if the catalogue has no more.
+    temperature
+        By which the cosines are divided.
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+        See `T5Settings`.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `T5Settings`.
+    """
+
+    n_negatives: Annotated[int, Field(ge=1)] = 2_048
+    temperature: Annotated[float, Field(gt=0)] = 0.3
+
+
+@settings_for("generator", "two-streams")
+@validated
+class TwoStreamSettings(SummarySettings):
+    """Settings of the two-stream generator.
+
+    Parameters
+    ----------
+    behavior_contrastive_weight, semantic_contrastive_weight
+        Weights of the contrastive losses of the summary tokens beside the losses of the codes.
+    reconstruction_weight, recognition_weight
+        Weights of the two losses of the semantic-guided transfer.
+    prefix_specific_vocab
+        Give the same code under different prefixes different token embeddings, as EAGER's code does. The vocabulary then grows
+        with the catalogue.
+    n_negatives, temperature
+        See `SummarySettings`.
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+        See `T5Settings`; `layers` in the encoder and in each decoder, `beam_size` for each stream.
+    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
+        See `T5Settings`.
+    """
+
+    behavior_contrastive_weight: Weight = 1.0
+    semantic_contrastive_weight: Weight = 10.0
+    reconstruction_weight: Weight = 1.0
+    recognition_weight: Weight = 1.0
+    prefix_specific_vocab: bool = False
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """The summaries are compared with the embeddings."""
+        return True
+
+
+@settings_for("generator", "paired")
+@validated
+class PairedSettings(Settings):
+    """A pair of generators has no settings of its own."""

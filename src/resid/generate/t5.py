@@ -53,6 +53,10 @@ class T5Model(GeneratorModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), that are projected and added to the tokens of the history; None reads codes alone.
+    decoder_length
+        Maximum number of decoder tokens; by default one per level.
+    encoder
+        An encoder that is shared with another network; by default one of its own.
     """
 
     offsets: Tensor
@@ -64,6 +68,9 @@ class T5Model(GeneratorModel):
         settings: T5Settings,
         max_length: int = 31,
         vectors: Tensor | None = None,
+        *,
+        decoder_length: int | None = None,
+        encoder: T5Encoder | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -73,8 +80,8 @@ class T5Model(GeneratorModel):
         self.register_buffer("vectors", vectors, persistent=False)
         self.table = nn.Embedding(1 + sum(self.level_sizes), s.width)
         shape = (s.width, s.heads, s.head_width, s.ffn_width, s.layers, s.dropout)
-        self.encoder = T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
-        self.decoder = T5Decoder(*shape, max_length=len(self.level_sizes))
+        self.encoder = encoder or T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
+        self.decoder = T5Decoder(*shape, max_length=decoder_length or len(self.level_sizes))
         self.project = nn.Linear(vectors.shape[1], s.width, bias=False) if vectors is not None else None
         nn.init.normal_(self.table.weight)
         initialize_t5(self)
@@ -122,16 +129,23 @@ class T5Model(GeneratorModel):
     def next_level(
         self, memory: Memory, state: DecoderState | None, codes: Tensor | None
     ) -> tuple[Tensor, DecoderState]:
-        """See `Decodable.next_level`; the softmax is over the whole vocabulary, as in training."""
+        """See `Decodable.next_level`."""
         level = 0 if state is None else state.level + 1
         if codes is None:
             tokens = torch.zeros(len(memory.bias), 1, dtype=torch.long, device=self.codes.device)
         else:
             tokens = codes + self.offsets[level - 1]
         hidden, cache = self.decoder.step(self.table(tokens), memory, state.cache if state else None, level)
-        log_probs = (hidden @ self.table.weight.T).log_softmax(dim=2)
+        return self.level_log_probs(hidden, level), DecoderState(level, cache)
+
+    def level_log_probs(self, states: Tensor, level: int) -> Tensor:
+        """Return the log-probabilities of the codes of a level; the softmax is over the whole vocabulary, as in training."""
+        return (states @ self.table.weight.T).log_softmax(dim=-1)[..., self.tokens_of(level)]
+
+    def tokens_of(self, level: int) -> slice:
+        """Return the rows of the token table that are the codes of a level."""
         first = 1 + sum(self.level_sizes[:level])
-        return log_probs[:, :, first : first + self.level_sizes[level]], DecoderState(level, cache)
+        return slice(first, first + self.level_sizes[level])
 
     def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """See `Decodable.reorder`."""

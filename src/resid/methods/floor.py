@@ -46,10 +46,8 @@ def compare_with_floor(run: Run, model: Recommender, data: Dataset) -> Mapping[s
             found[name] = ranking_metrics(recommender.ranks(users, whole=False)[0], (10,))
     values = {name: metrics[_METRIC] for name, metrics in found.items()}
     best = max(_FLOOR, key=values.__getitem__)
-    others = ", ".join(f"{name} {values[kind]:.4f}" for kind, name in _FLOOR.items())
-    run.runtime.progress.result(
-        f"Validation NDCG@10 of {counted(len(users), 'user')}: {values['model']:.4f} ({others})"
-    )
+    shown = ", ".join(f"{_FLOOR.get(name, name)} {value:.4f}" for name, value in values.items())
+    run.runtime.progress.result(f"NDCG@10 of {counted(len(users), 'validation user')}, seen items kept: {shown}")
     if values["model"] < values[best]:
         log.warning(
             "The model is worse than %s on validation users (NDCG@10 %.4f against %.4f); train it longer, or change its settings, "

@@ -23,8 +23,8 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
     """Fit encoder, quantizer and generator one after the other."""
     encoder, embeddings = fit_encoder(run, parts["encoder"], data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
-    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder)
-    model.parts_ = {"encoder": encoder, "quantizer": quantizer}
+    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer=quantizer)
+    model.parts_ = {"encoder": encoder, "quantizer": quantizer, **model.parts_}  # a generator may have trained its own
     return model
 
 
@@ -52,12 +52,15 @@ def fit_generator(
     embeddings: ItemEmbeddings | None = None,
     encoder: "Encoder | None" = None,
     stage: str = "generator",
+    quantizer: "Quantizer | None" = None,
 ) -> Recommender:
-    """Fit a generator as a stage of a run; embeddings and encoder are inputs only if its settings use them."""
+    """Fit a generator as a stage of a run; embeddings, encoder and quantizer are inputs only if its settings use them."""
     settings = cast(GeneratorSettings, spec.settings)
     inputs: list[Input | None] = [ids]
     if settings.uses_embeddings or settings.uses_encoder:
         inputs.append(embeddings if settings.uses_embeddings else None)
     if settings.uses_encoder:
         inputs.append(encoder)
+    if settings.uses_quantizer:
+        inputs.append(quantizer)
     return cast("Generator[Any, Any]", run.stage(stage, spec, data, *inputs))

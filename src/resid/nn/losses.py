@@ -1,9 +1,10 @@
-"""Losses of queries against their target items: full softmax, sampled softmax and binary cross-entropy.
+"""Losses of queries against their target items: full softmax, sampled softmax, binary cross-entropy and contrastive.
 
 A score is a dot product; with normalized vectors and a scale it is a scaled cosine. The losses over sampled negatives are
 returned per query, shape (queries,).
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -108,9 +109,8 @@ def grouped_scores(queries: Tensor, targets: Tensor, vectors: Tensor, negatives:
     size = -(-len(queries) // groups)
     missing = groups * size - len(queries)
     scores = f.pad(queries, (0, 0, 0, missing)).view(groups, size, -1) @ vectors.transpose(1, 2)
-    same = torch.zeros_like(scores, dtype=torch.bool)
-    for target in targets.view(len(queries), -1).T:
-        same |= f.pad(target, (0, missing), value=-1).view(groups, size, 1) == negatives[:, None]
+    places = f.pad(targets.view(len(queries), -1).T, (0, missing), value=-1).view(-1, groups, size, 1)
+    same = reduce(torch.logical_or, (target == negatives[:, None] for target in places))
     return scores.masked_fill(same, -torch.inf).view(-1, count)[: len(queries)]
 
 
@@ -143,3 +143,18 @@ def binary_loss(queries: Tensor, targets: Tensor, target_vectors: Tensor, vector
     """Return the binary cross-entropy of each target and its negatives; see `sampled_softmax_loss`."""
     others = grouped_scores(queries, targets, vectors, negatives)  # -inf, a negative that is the target, adds nothing
     return f.softplus(-(queries * target_vectors).sum(dim=1)) + f.softplus(others).sum(dim=1)
+
+
+def symmetric_contrastive_loss(ours: Tensor, theirs: Tensor, temperature: float) -> Tensor:
+    """Return InfoNCE of pairs, the mean of both directions: each vector among those of the other side, by cosine.
+
+    Parameters
+    ----------
+    ours, theirs
+        The two sides of the pairs, shape (pairs, width).
+    temperature
+        By which the cosines are divided.
+    """
+    scores = f.normalize(ours, dim=1) @ f.normalize(theirs, dim=1).T / temperature
+    own = torch.arange(len(scores), device=scores.device)
+    return (f.cross_entropy(scores, own) + f.cross_entropy(scores.T, own)) / 2

@@ -4,7 +4,8 @@ An encoder maps a vector to a latent vector; the nearest entry of the first code
 quantized by the next codebook, and so on; a decoder reconstructs the vector from the sum of the entries.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -22,13 +23,18 @@ from resid.core.runtime import Runtime
 from resid.data.batches import VectorBatch, VectorBatches
 from resid.quantize.base import ResidualQuantizer
 from resid.quantize.points import KnownRows, as_points, check_numbers
+from resid.quantize.quality import entropy_bits
 from resid.quantize.residual import RQKMeans
 from resid.quantize.settings import RQVAESettings
 from resid.train import TrainableModule, TrainSettings, train
 from resid.train.weights import load_weights, weights_as_arrays
 
+log = logging.getLogger(__name__)
+
 _ROWS = 8_192  # vectors that are encoded at a time
 _SAMPLE = 20_000  # vectors from which the codebooks are initialized
+_IDLE = 8  # an entry is moved after this many vectors per code without being used
+_COLLAPSED = 0.2  # a codebook of which a smaller share is effectively used has collapsed
 
 
 class RQVAEModel(TrainableModule):
@@ -42,19 +48,44 @@ class RQVAEModel(TrainableModule):
         Number and size of the codebooks.
     commitment_weight
         Weight β of the commitment loss, which keeps latent vectors close to their codebook entries.
+    input_scale
+        Factor of the input, which brings its mean square to 1.
     """
 
-    def __init__(self, widths: Sequence[int], n_levels: int, codebook_size: int, commitment_weight: float) -> None:
+    input_scale: Tensor
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        n_levels: int,
+        codebook_size: int,
+        commitment_weight: float,
+        *,
+        input_scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.encoder = _mlp(widths)
         self.decoder = _mlp(widths[::-1])
         self.codebooks = nn.Parameter(torch.empty(n_levels, codebook_size, widths[-1]))
         self.commitment_weight = commitment_weight
+        self.register_buffer("input_scale", torch.tensor(input_scale))
+        self.idle = torch.zeros(n_levels, codebook_size)  # vectors since an entry was used
 
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the reconstruction and the quantization loss of a batch."""
-        vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device)
+        vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device) * self.input_scale
         latent = self.encoder(vectors)
+        self._restart_dead_codes(latent.detach(), rng)
+        reconstructed, quantization = self.reconstruct(latent)
+        reconstruction = _squared_error(vectors - reconstructed)
+        return {
+            "loss": reconstruction + quantization,
+            "reconstruction": reconstruction,
+            "quantization": quantization,
+        }
+
+    def reconstruct(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the decoder makes of quantized latent vectors, shape (vectors, d), and the quantization loss."""
         codes = self.quantize(latent.detach())
         residual, quantized = latent, torch.zeros_like(latent)
         quantization = torch.zeros((), device=latent.device)
@@ -64,12 +95,34 @@ class RQVAEModel(TrainableModule):
             quantization = quantization + _squared_error(residual.detach() - entry) + commitment
             residual, quantized = residual - entry.detach(), quantized + entry
         straight_through = latent + (quantized - latent).detach()
-        reconstruction = _squared_error(vectors - self.decoder(straight_through))
-        return {
-            "loss": reconstruction + quantization,
-            "reconstruction": reconstruction,
-            "quantization": quantization,
-        }
+        return self.decoder(straight_through), quantization
+
+    @torch.no_grad()
+    def _restart_dead_codes(self, latent: Tensor, rng: torch.Generator) -> None:
+        """Move entries that have not been used for long to random residuals of the batch.
+
+        An entry that is no vector's nearest gets no gradient, so it would stay unused while the latent vectors move on.
+        """
+        residual, size = latent, self.codebooks.shape[1]
+        self.idle = self.idle.to(latent.device)
+        for book, idle in zip(self.codebooks, self.idle, strict=True):
+            codes = torch.cdist(residual, book).argmin(dim=1)
+            used = torch.bincount(codes, minlength=size) > 0
+            idle.copy_(torch.where(used, 0, idle + len(latent)))
+            entries = book[codes]
+            dead = (idle > _IDLE * size).nonzero()[:, 0]
+            rows = torch.randint(len(latent), (len(dead),), generator=rng)
+            book[dead] = residual[rows.to(latent.device)]
+            idle[dead] = 0
+            residual = residual - entries
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Return for how long entries have not been used."""
+        return {"idle": self.idle}
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `TrainableModule.load_extra_state`."""
+        self.idle = state["idle"].to(self.codebooks.device)
 
     @torch.no_grad()
     def quantize(self, latent: Tensor) -> Tensor:
@@ -128,10 +181,16 @@ class RQVAE(ResidualQuantizer):
     level_sizes_ : tuple of int
     model_ : RQVAEModel
     history_ : list of dict
-        Losses, and ``distinct``, the share of distinct codes among the items.
+        Losses, and what `codebook_usage` returns: the share of distinct codes, perplexity and dead codes of every level.
     n_iter_ : int
         Number of passes over the vectors.
     n_features_in_ : int
+
+    Notes
+    -----
+    So that codebooks are used as a whole, they are initialized by k-means, vectors are scaled to a mean square of 1, and
+    entries that no vector uses for long are moved to residuals of the batch. A codebook that collapses nevertheless is
+    reported by a warning.
     """
 
     settings_class = RQVAESettings
@@ -185,7 +244,7 @@ class RQVAE(ResidualQuantizer):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model_ = self._network(size)
+            self.model_ = self._network(size, float(unit_scale(vectors)))
         self._initialize_codebooks(vectors, size, seed)
         every = min(self.evaluate_every, self.epochs)
         settings = TrainSettings(
@@ -201,7 +260,7 @@ class RQVAE(ResidualQuantizer):
             VectorBatches(vectors.cpu().numpy(), self.batch_size, seed=seed, passes=every),
             settings,
             runtime,
-            evaluate=lambda: {"distinct": _distinct_share(self._encode(vectors))},
+            evaluate=lambda: codebook_usage(self._encode(vectors), size),
             monitor="distinct",
             configuration={
                 "model": "rq-vae",
@@ -215,6 +274,7 @@ class RQVAE(ResidualQuantizer):
         self.level_sizes_ = (size,) * self.n_levels
         self.n_iter_ = len(self.history_) * every
         self._known = KnownRows(vectors)
+        _warn_of_collapse(self.codes_, size)
         return self
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -230,15 +290,15 @@ class RQVAE(ResidualQuantizer):
             raise ValueError(f"hidden_layer_sizes={self.hidden_layer_sizes!r} is invalid; use positive integers.")
         super()._check_items(n_items)
 
-    def _network(self, codebook_size: int) -> RQVAEModel:
+    def _network(self, codebook_size: int, input_scale: float = 1.0) -> RQVAEModel:
         widths = (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
-        return RQVAEModel(widths, self.n_levels, codebook_size, self.commitment_weight)
+        return RQVAEModel(widths, self.n_levels, codebook_size, self.commitment_weight, input_scale=input_scale)
 
     @torch.no_grad()
     def _initialize_codebooks(self, vectors: Tensor, size: int, seed: int) -> None:
         """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
         rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
-        latent = self.model_.encoder(vectors[torch.from_numpy(rows)].cpu())
+        latent = self.model_.encoder(vectors[torch.from_numpy(rows)].cpu() * self.model_.input_scale)
         found = RQKMeans(self.n_levels, size, max_iter=20, random_state=seed).fit(latent)
         self.model_.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
 
@@ -246,7 +306,9 @@ class RQVAE(ResidualQuantizer):
     def _encode(self, vectors: Tensor) -> NDArray[np.int32]:
         model = self.model_
         device = model.codebooks.device
-        parts = [model.quantize(model.encoder(part.to(device))) for part in torch.split(vectors, _ROWS)]
+        parts = [
+            model.quantize(model.encoder(part.to(device) * model.input_scale)) for part in torch.split(vectors, _ROWS)
+        ]
         return torch.cat(parts).to(torch.int32).cpu().numpy()
 
     def _pack(self) -> dict[str, Any]:
@@ -263,6 +325,45 @@ class RQVAE(ResidualQuantizer):
         return quantizer
 
 
-def _distinct_share(codes: NDArray[np.int32]) -> float:
-    """Return the share of distinct rows."""
-    return len(np.unique(codes, axis=0)) / len(codes)
+def codebook_usage(codes: NDArray[np.int32], size: int) -> dict[str, float]:
+    """Return how codes use their codebooks.
+
+    Parameters
+    ----------
+    codes
+        Shape (items, levels).
+    size
+        Number of codes of a level.
+
+    Returns
+    -------
+    dict
+        ``distinct``, the share of distinct rows; ``perplexity.L``, the number of codes that level L effectively uses, and
+        ``dead.L``, the number of codes that it does not use at all.
+    """
+    found = {"distinct": len(np.unique(codes, axis=0)) / len(codes)}
+    for level, column in enumerate(codes.T, 1):
+        counts = np.bincount(column, minlength=size)
+        found |= {f"perplexity.{level}": 2 ** entropy_bits(counts), f"dead.{level}": int((counts == 0).sum())}
+    return found
+
+
+def _warn_of_collapse(codes: NDArray[np.int32], size: int) -> None:
+    """Log a warning for every level that effectively uses a small share of its codebook."""
+    usage = codebook_usage(codes, size)
+    for level in range(1, codes.shape[1] + 1):
+        if usage[f"perplexity.{level}"] < _COLLAPSED * size:
+            log.warning(
+                "the codebook of level %d has collapsed: it effectively uses %.1f of %d codes, %d have no item; train for more "
+                "epochs, use a smaller codebook_size, or quantizer.kind=rq-kmeans",
+                level,
+                usage[f"perplexity.{level}"],
+                size,
+                usage[f"dead.{level}"],
+            )
+
+
+def unit_scale(vectors: Tensor) -> Tensor:
+    """Return the factor that brings the mean square of vectors to 1; 1 for zeros."""
+    mean_square = vectors.square().mean()
+    return torch.where(mean_square > 0, mean_square.rsqrt(), 1.0)

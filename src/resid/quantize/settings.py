@@ -28,7 +28,7 @@ class GAOQSettings(Settings):
 class HierarchicalKMeansSettings(Settings):
     """Settings of `HierarchicalKMeans`."""
 
-    branching: tuple[int, ...] | int | Literal["auto"] = "auto"
+    branching: tuple[int, ...] | int | Literal["k-ary", "auto"] = "auto"
     max_iter: int = 100
     tol: float = 1e-4
     seed: Seed = 0

@@ -17,7 +17,7 @@ from resid.data.splits import Split
 from resid.evaluate.metrics import ranking_metrics
 from resid.recommend.base import Recommender
 from resid.recommend.settings import RecommenderSettings
-from resid.train import TrainableModule, best_epoch, train
+from resid.train import TrainableModule, TrainSettings, best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
@@ -63,12 +63,26 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             return build()
 
     def _train(self, data: Dataset, configuration: Mapping[str, Any], runtime: Runtime | None) -> None:
-        """Train the network, and validate every epoch by the NDCG@10 of validation users; see `resid.train.train`."""
+        """Train the network; see `_train_module`."""
+        self._train_module(self.model_, self.settings, data, configuration, runtime)
+
+    def _train_module(
+        self,
+        module: TrainableModule,
+        settings: TrainSettings,
+        data: Dataset,
+        configuration: Mapping[str, Any],
+        runtime: Runtime | None,
+    ) -> None:
+        """Train the network, or a module around it, and validate by the NDCG@10 of validation users.
+
+        See `resid.train.train`; `history_` and `best_epoch_` are those of this training.
+        """
         users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
-            self.model_,
+            module,
             self._batches(data),
-            self.settings,
+            settings,
             runtime,
             evaluate=lambda: self._validate(users),
             monitor=MONITOR,

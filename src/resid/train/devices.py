@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, counted, first_line
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,8 +44,10 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
             accelerator=accelerator, devices=started, num_nodes=nodes, strategy=strategy, precision=precision
         )
     except (ValueError, RuntimeError, TypeError) as error:
-        if accelerator == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device found; use --accelerator cpu.") from error
-        raise InputError(f"cannot train on {devices} × '{accelerator}': {error}") from error
+        missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+        if missing.get(accelerator):
+            raise InputError(f"no {accelerator.upper()} device found; use --accelerator cpu.") from error
+        wanted = counted(devices, f"device of the kind '{accelerator}'", f"devices of the kind '{accelerator}'")
+        raise InputError(f"cannot start {wanted} ({first_line(error)}); use --accelerator cpu.") from error
     fabric.launch()
     return fabric

@@ -27,7 +27,7 @@ from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.module import TrainableModule
-from resid.train.optim import clip_gradients, make_optimizers, set_learning_rates
+from resid.train.optim import clip_gradients, extend_states, make_optimizers, set_learning_rates
 from resid.train.process import deterministic, exclusive, stop_signals
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
@@ -172,7 +172,7 @@ class _Training:
                     module.sparse = False
         self.wrapped, *self.optimizers = fabric.setup(model, *make_optimizers(model, settings))
         self.parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
-        self.trainable = [parameter.requires_grad for parameter in model.parameters()]
+        self.trainable = _trainable(model)
 
     def resume(self) -> bool:
         """Load the last checkpoint; return whether there is one."""
@@ -254,7 +254,8 @@ class _Training:
     def _begin_epoch(self) -> None:
         """Call the model's hook; DDP exchanges gradients of the parameters that were trainable when it was set up."""
         self.model.begin_epoch(self.state.epoch)
-        trainable = [parameter.requires_grad for parameter in self.model.parameters()]
+        extend_states(self.optimizers)
+        trainable = _trainable(self.model)
         if trainable != self.trainable and self.fabric.world_size > 1:
             self.wrapped, self.trainable = self.fabric.setup_module(self.model), trainable
 
@@ -351,6 +352,11 @@ class _Training:
         """Write the metrics of every epoch for others to read; the run itself has them in its checkpoint."""
         if self.writes:
             write_text(self.folder / METRICS, "".join(json.dumps(record) + "\n" for record in self.state.history))
+
+
+def _trainable(model: nn.Module) -> list[tuple[bool, torch.Size]]:
+    """Return which parameters are trained, and their shapes; if these change, DDP is set up again."""
+    return [(parameter.requires_grad, parameter.shape) for parameter in model.parameters()]
 
 
 def _shown(metric: str) -> str:
