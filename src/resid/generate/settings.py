@@ -212,7 +212,7 @@ class SummarySettings(T5Settings):
     ----------
     n_negatives
         Number of random items with which the vector of the target competes; all items if the catalogue has no more.
-    temperature
+    summary_temperature
         By which the cosines are divided.
     width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
         See `T5Settings`.
@@ -221,7 +221,7 @@ class SummarySettings(T5Settings):
     """
 
     n_negatives: Annotated[int, Field(ge=1)] = 2_048
-    temperature: Annotated[float, Field(gt=0)] = 0.3
+    summary_temperature: Annotated[float, Field(gt=0)] = 0.3
 
 
 @settings_for("generator", "two-streams")
@@ -238,7 +238,7 @@ class TwoStreamSettings(SummarySettings):
     prefix_specific_vocab
         Give the same code under different prefixes different token embeddings, as EAGER's code does. The vocabulary then grows
         with the catalogue.
-    n_negatives, temperature
+    n_negatives, summary_temperature
         See `SummarySettings`.
     width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
         See `T5Settings`; `layers` in the encoder and in each decoder, `beam_size` for each stream.

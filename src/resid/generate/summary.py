@@ -93,6 +93,6 @@ class SummaryT5Model(T5Model):
         else:
             negatives = sample_negatives(len(items), n_items, n_negatives, len(items), rng)
         negatives = negatives.to(items.device)
-        queries = f.normalize(summaries, dim=1) / self.settings.temperature
+        queries = f.normalize(summaries, dim=1) / self.settings.summary_temperature
         targets, others = self.targets[items], self.targets[negatives]
         return sampled_softmax_loss(queries, items, targets, others, negatives).mean()

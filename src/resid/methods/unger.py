@@ -380,7 +380,7 @@ class UNGERGeneratorSettings(SummarySettings):
     ----------
     distillation_weight
         Weight of the loss of the summary token beside that of the codes.
-    n_negatives, temperature
+    n_negatives, summary_temperature
         Of the summary token, see `SummarySettings`.
     width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
         See `T5Settings`.
