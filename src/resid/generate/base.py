@@ -74,6 +74,9 @@ class CodeGeneratorSettings(GeneratorSettings):
         Of the Transformer.
     input_embeddings
         Add the item embeddings, their principal components projected, to the tokens of the history.
+    temperature
+        Divides the logits in the loss (LETTER's ranking-guided loss): below 1, codes with high scores weigh more among the
+        negatives. Decoding takes the logits as they are.
     width, beam_size, validation_users
         See `GeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
@@ -87,6 +90,7 @@ class CodeGeneratorSettings(GeneratorSettings):
     ffn_width: Annotated[int, Field(ge=1)] = 512
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     input_embeddings: bool = True
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
     @property
     def uses_embeddings(self) -> bool:

@@ -41,7 +41,7 @@ class OnePassSettings(CodeGeneratorSettings):
         Score a code also by the mean embedding of the items that it leads to.
     learned_item_embeddings
         Add a learned embedding of the item to its token.
-    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `CodeGeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`; a step reads histories with about `batch_size` targets in total.
@@ -123,7 +123,7 @@ class OnePassModel(LevelwiseModel):
         trained = torch.from_numpy(batch.are_targets).to(items.device)
         states = self.states(items[:, :-1], rng)[trained]  # (targets, width)
         targets = items[:, 1:][trained]
-        terms = self.code_losses(states, targets, self.settings.label_smoothing)
+        terms = self.code_losses(states, targets, self.settings.label_smoothing, self.settings.temperature)
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
     def states(self, items: Tensor, rng: torch.Generator | None = None) -> Tensor:

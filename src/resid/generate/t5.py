@@ -31,7 +31,7 @@ class T5Settings(CodeGeneratorSettings):
     ----------
     head_width
         Dimension of an attention head.
-    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
@@ -92,7 +92,7 @@ class T5Model(GeneratorModel):
         vectors: Tensor | None = None,
     ) -> None:
         super().__init__()
-        s, self.level_sizes = settings, tuple(level_sizes)
+        s, self.level_sizes, self.temperature = settings, tuple(level_sizes), settings.temperature
         first = [1 + sum(self.level_sizes[:level]) for level in range(len(self.level_sizes))]
         self.register_buffer("codes", codes.long(), persistent=False)
         self.register_buffer("offsets", torch.tensor(first), persistent=False)
@@ -120,7 +120,7 @@ class T5Model(GeneratorModel):
         device = self.codes.device
         memory = self.encode(torch.from_numpy(batch.histories).to(device))
         labels = self.codes[torch.from_numpy(batch.targets).to(device)] + self.offsets  # (batch, levels)
-        logits = self.logits(memory, f.pad(labels[:, :-1], (1, 0)))
+        logits = self.logits(memory, f.pad(labels[:, :-1], (1, 0))) / self.temperature
         return {"loss": f.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
     def encode(self, histories: Tensor) -> Memory:

@@ -5,12 +5,14 @@ from resid.quantize.gaoq import GAOQ
 from resid.quantize.hierarchical import HierarchicalKMeans
 from resid.quantize.ids import SemanticIds
 from resid.quantize.kmeans import BalancedKMeans
+from resid.quantize.letter import LETTER
 from resid.quantize.quality import id_quality
 from resid.quantize.residual import RQKMeans
 from resid.quantize.rqvae import RQVAE
 
 __all__ = [
     "GAOQ",
+    "LETTER",
     "RQVAE",
     "BalancedKMeans",
     "HierarchicalKMeans",

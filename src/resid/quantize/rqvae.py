@@ -4,7 +4,7 @@ An encoder maps a vector to a latent vector; the nearest entry of the first code
 quantized by the next codebook, and so on; a decoder reconstructs the vector from the sum of the entries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
@@ -53,22 +53,34 @@ class RQVAEModel(TrainableModule):
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the reconstruction and the quantization loss of a batch."""
         vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device)
-        latent = self.encoder(vectors)
-        codes = self.quantize(latent.detach())
-        residual, quantized = latent, torch.zeros_like(latent)
-        quantization = torch.zeros((), device=latent.device)
-        for book, code in zip(self.codebooks, codes.T, strict=True):
-            entry = book[code]
+        latent = self.encode(vectors)
+        quantized, quantization = torch.zeros_like(latent), torch.zeros((), device=latent.device)
+        for residual, entry in self.levels(latent, self.quantize(latent.detach())):
             commitment = self.commitment_weight * _squared_error(residual - entry.detach())
             quantization = quantization + _squared_error(residual.detach() - entry) + commitment
-            residual, quantized = residual - entry.detach(), quantized + entry
-        straight_through = latent + (quantized - latent).detach()
-        reconstruction = _squared_error(vectors - self.decoder(straight_through))
+            quantized = quantized + entry
+        reconstruction = _squared_error(vectors - self.decoder(straight_through(latent, quantized)))
         return {
             "loss": reconstruction + quantization,
             "reconstruction": reconstruction,
             "quantization": quantization,
         }
+
+    def encode(self, vectors: Tensor) -> Tensor:
+        """Return the latent vectors of vectors."""
+        latent: Tensor = self.encoder(vectors)
+        return latent
+
+    def levels(self, latent: Tensor, codes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what is left of latent vectors before each level, and the entries of their codes.
+
+        Both have the shape (vectors, latent_dim). No gradient of the residuals reaches the codebooks.
+        """
+        residual = latent
+        for book, code in zip(self.codebooks, codes.T, strict=True):
+            entry = book[code]
+            yield residual, entry
+            residual = residual - entry.detach()
 
     @torch.no_grad()
     def quantize(self, latent: Tensor) -> Tensor:
@@ -78,6 +90,11 @@ class RQVAEModel(TrainableModule):
             codes.append(torch.cdist(latent, book).argmin(dim=1))
             latent = latent - book[codes[-1]]
         return torch.stack(codes, dim=1)
+
+
+def straight_through(latent: Tensor, quantized: Tensor) -> Tensor:
+    """Return quantized vectors whose gradient goes to the latent vectors."""
+    return latent + (quantized - latent).detach()
 
 
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -143,6 +160,9 @@ class RQVAE(ResidualQuantizer):
         "check_every": "evaluate_every",
     }
 
+    balanced_start: ClassVar[bool] = False  # initialize the codebooks with clusters of equal sizes
+    monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
+
     def __init__(
         self,
         n_levels: int = 3,
@@ -186,13 +206,16 @@ class RQVAE(ResidualQuantizer):
         runtime
             Folder, devices, trackers and progress of the training.
         """
-        vectors = as_points(self, X, reset=True)
+        return self._fit(as_points(self, X, reset=True), runtime)
+
+    def _fit(self, vectors: Tensor, runtime: Runtime | None, **inputs: Any) -> Self:
+        """Train on vectors; `inputs` are what the network of a subclass reads besides them."""
         self._check_items(len(vectors))
         size = self._codebook_size(len(vectors))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model_ = self._network(size)
+            self.model_ = self._network(size, **inputs)
         self._initialize_codebooks(vectors, size, seed)
         every = min(self.evaluate_every, self.epochs)
         settings = TrainSettings(
@@ -209,16 +232,10 @@ class RQVAE(ResidualQuantizer):
             settings,
             runtime,
             evaluate=lambda: {"distinct": _distinct_share(self._encode(vectors))},
-            monitor="distinct",
-            configuration={
-                "model": "rq-vae",
-                "hidden_layer_sizes": list(self.hidden_layer_sizes),
-                "latent_dim": self.latent_dim,
-                "codebooks": [self.n_levels, size],
-                "commitment_weight": self.commitment_weight,
-            },
+            monitor=self.monitor,
+            configuration=self._configuration(size),
         )
-        self.codes_ = self._encode(vectors)
+        self.codes_ = self._final_codes(vectors)
         self.level_sizes_ = (size,) * self.n_levels
         self.n_iter_ = len(self.history_) * every
         self._known = KnownRows(vectors)
@@ -237,23 +254,40 @@ class RQVAE(ResidualQuantizer):
             raise ValueError(f"hidden_layer_sizes={self.hidden_layer_sizes!r} is invalid; use positive integers.")
         super()._check_items(n_items)
 
-    def _network(self, codebook_size: int) -> RQVAEModel:
-        widths = (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
-        return RQVAEModel(widths, self.n_levels, codebook_size, self.commitment_weight)
+    def _configuration(self, codebook_size: int) -> dict[str, Any]:
+        """Return what identifies a training besides the vectors and the settings of the loop."""
+        return {
+            "model": self.kind,
+            "hidden_layer_sizes": list(self.hidden_layer_sizes),
+            "latent_dim": self.latent_dim,
+            "codebooks": [self.n_levels, codebook_size],
+            "commitment_weight": self.commitment_weight,
+        }
+
+    def _network(self, codebook_size: int, **inputs: Any) -> RQVAEModel:
+        return RQVAEModel(self._widths(), self.n_levels, codebook_size, self.commitment_weight)
+
+    def _widths(self) -> tuple[int, ...]:
+        return (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
 
     @torch.no_grad()
     def _initialize_codebooks(self, vectors: Tensor, size: int, seed: int) -> None:
         """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
         rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
-        latent = self.model_.encoder(vectors[torch.from_numpy(rows)].cpu())
-        found = RQKMeans(self.n_levels, size, max_iter=20, random_state=seed).fit(latent)
+        latent = self.model_.encode(vectors[torch.from_numpy(rows)].cpu())
+        start = RQKMeans(self.n_levels, size, balanced=self.balanced_start, max_iter=20, random_state=seed)
+        found = start.fit(latent)
         self.model_.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
+
+    def _final_codes(self, vectors: Tensor) -> NDArray[np.int32]:
+        """Return the codes of the fitted vectors."""
+        return self._encode(vectors)
 
     @torch.no_grad()
     def _encode(self, vectors: Tensor) -> NDArray[np.int32]:
         model = self.model_
         device = model.codebooks.device
-        parts = [model.quantize(model.encoder(part.to(device))) for part in torch.split(vectors, _ROWS)]
+        parts = [model.quantize(model.encode(part.to(device))) for part in torch.split(vectors, _ROWS)]
         return torch.cat(parts).to(torch.int32).cpu().numpy()
 
     def _pack(self) -> dict[str, Any]:
