@@ -31,6 +31,10 @@ class Settings:
         values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
         return values
 
+    def file_digests(self) -> list[str]:
+        """Return checksums of the files that the settings name, whose content is an input of the part."""
+        return []
+
 
 @dataclass_transform(frozen_default=True)
 def validated(cls: type[_C]) -> type[_C]:

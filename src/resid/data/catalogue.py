@@ -1,7 +1,7 @@
 """The catalogue: what fitted models keep of a Dataset, so that they work without it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -85,6 +85,27 @@ class Catalogue:
         """Return the codes of field values: 0 for null (missing), -1 for an unknown value."""
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
         return lookup(positions, values)
+
+    def read_items(self, items: Any, *, keep: Sequence[str] = (), item_column: str = "item") -> pl.DataFrame:
+        """Read a table of further items, which need not be in the catalogue, as the catalogue's own were read.
+
+        Parameters
+        ----------
+        items
+            A path or a frame with the id column, the columns that were given as fields, and those of `keep`.
+        keep
+            Further columns to read.
+        item_column
+            The name of the id column.
+
+        Returns
+        -------
+        polars.DataFrame
+            The column ``item``, the fields and the columns of `keep`.
+        """
+        from resid.data.prepare import read_items  # prepare builds Datasets, which import this module
+
+        return read_items(items, self, item_column, keep)[0]
 
     def encode_items(
         self, items: Any, *, item_column: str = "item", separator: str | None = None, encoding: str | None = None

@@ -202,13 +202,14 @@ def build_dataset(
     )
 
 
-def encode_items(
-    items: Any, catalogue: Catalogue, item_column: str, **options: Any
-) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
+def read_items(
+    items: Any, catalogue: Catalogue, item_column: str, keep: Sequence[str] = (), **options: Any
+) -> tuple[pl.DataFrame, Table]:
+    """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
     settings = catalogue.settings
-    table = open_table(items, "items", [item_column, *(settings.fields or ())], **options)
-    table = checked_items(table, item_column, settings.fields or (), ())
+    kept = [name for name in keep if name not in ("item", *catalogue.field_names)]
+    table = open_table(items, "items", [item_column, *(settings.fields or ()), *kept], **options)
+    table = checked_items(table, item_column, settings.fields or (), kept)
     listed = table.engine.collect(table.frame).drop(ROW)
     fields = field_columns(listed, settings, table)
     if tuple(fields.columns) != catalogue.field_names:
@@ -216,6 +217,14 @@ def encode_items(
             f"{table.name}: its columns yield the fields {', '.join(fields.columns)}, but the Dataset has "
             f"{', '.join(catalogue.field_names)}; give every column the same type as before (CSV cannot store lists)."
         )
+    return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
+
+
+def encode_items(
+    items: Any, catalogue: Catalogue, item_column: str, **options: Any
+) -> tuple[pl.Series, NDArray[np.int64]]:
+    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
+    fields, table = read_items(items, catalogue, item_column, **options)
     codes = []
     for name in catalogue.field_names:
         values = fields[name].cast(catalogue.vocabulary(name).dtype, strict=False)  # 7 and "7" are equal
@@ -224,7 +233,7 @@ def encode_items(
         if unknown := int((code < 0).sum()):
             _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
         codes.append(code)
-    return listed["item"], np.stack(codes, axis=1) if codes else np.zeros((len(listed), 0), dtype=np.int64)
+    return fields["item"], np.stack(codes, axis=1) if codes else np.zeros((len(fields), 0), dtype=np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:

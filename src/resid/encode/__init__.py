@@ -6,6 +6,7 @@ from resid.encode.famae import FAMAE
 from resid.encode.famae_model import FamaeModel, FamaeSettings
 from resid.encode.item_tables import BERT4RecEncoder, SASRecEncoder
 from resid.encode.metrics import embedding_quality
+from resid.encode.text import TextEncoder, TextSettings
 
 __all__ = [
     "FAMAE",
@@ -15,5 +16,7 @@ __all__ = [
     "FamaeSettings",
     "ItemEmbeddings",
     "SASRecEncoder",
+    "TextEncoder",
+    "TextSettings",
     "embedding_quality",
 ]

@@ -325,6 +325,7 @@ def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
         spec.kind,
         spec.settings.to_dict(),
         [each.digest if each is not None else None for each in inputs],
+        *spec.settings.file_digests(),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
