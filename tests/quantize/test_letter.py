@@ -18,7 +18,7 @@ from resid.quantize.sinkhorn import sinkhorn_codes, sinkhorn_plan
 from tests.quantize.contract import QuantizerContract
 from tests.quantize.test_kmeans import blobs
 
-QUICK = {"hidden_layer_sizes": (16,), "latent_dim": 4, "epochs": 6, "evaluate_every": 2, "batch_size": 64}
+QUICK = {"hidden_layer_sizes": (16,), "latent_dim": 4, "epochs": 6, "warmup_epochs": 2, "evaluate_every": 2, "batch_size": 64}
 VECTORS, COLLABORATIVE = blobs(160, d=12), blobs(160, d=4, seed=5)
 
 
@@ -213,6 +213,27 @@ class TestGroups:
     def test_small_codebooks(self):
         assert group_codes(torch.randn(2, 5, 3), 10, seed=0).labels.unique().tolist() == [0, 1]
         assert group_codes(torch.ones(1, 4, 3), 10, seed=0).labels.unique().tolist() == [0, 1]  # equal entries
+
+    def test_warm_up(self):
+        """The codebooks are initialized after the warm-up, as balanced clusters, and only trained from then on."""
+        model, batch, vectors, _ = model_and_batch(size=5, warmup_steps=2, steps_per_pass=2, sample=torch.randn(50, 10))
+        before = model.codebooks.clone()
+        for step in range(2):
+            terms = model(batch, torch.Generator().manual_seed(step))
+            assert set(terms) == {"loss", "reconstruction", "collaborative"}
+            latent = model.encode(vectors)
+            assert terms["reconstruction"].item() == pytest.approx(
+                (model.decoder(latent) - model.standardize(vectors)).square().mean().item()
+            )
+        assert torch.equal(model.codebooks, before)
+        terms = model(batch, torch.Generator().manual_seed(2))
+        assert {"quantization", "diversity"} < set(terms)
+        first = torch.cdist(model.encode(model.sample), model.codebooks[0]).argmin(dim=1)
+        assert torch.bincount(first, minlength=5).min() > 0
+        started = model.codebooks.clone()
+        for step in range(3, 6):
+            model(batch, torch.Generator().manual_seed(step))
+        assert torch.equal(model.codebooks, started)  # no optimizer here, and no second initialization
 
     def test_once_per_pass(self):
         model, batch, _, _ = model_and_batch(steps_per_pass=3)

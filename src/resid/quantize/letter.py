@@ -9,6 +9,9 @@ Wang et al., "Learnable Item Tokenization for Generative Recommendation", CIKM 2
 
 In training, the last level is assigned by Sinkhorn's algorithm, so that a batch uses all codes. After training, items with
 the same codes are separated at the last level, as far as possible.
+
+The codebooks start as balanced clusters of the latent vectors. An untrained encoder of seven layers changes its output much
+faster than codebooks can follow, and most codes are never used again; so the autoencoder is first trained without them.
 """
 
 import hashlib
@@ -29,7 +32,7 @@ from resid.quantize.cluster_tree import members_of
 from resid.quantize.ids import SemanticIds
 from resid.quantize.kmeans import balanced_kmeans
 from resid.quantize.points import LARGEST, as_points, check_numbers
-from resid.quantize.rqvae import RQVAE, RQVAEModel, straight_through
+from resid.quantize.rqvae import RQVAE, RQVAEModel, sample_of, straight_through
 from resid.quantize.sinkhorn import sinkhorn_codes
 
 _GROUP_STARTS, _GROUP_ITERATIONS = 10, 10  # of the clustering of a codebook
@@ -135,14 +138,20 @@ class LETTERModel(RQVAEModel):
         Number of clusters of a codebook.
     collaborative
         Collaborative vectors of all items, shape (items, latent_dim); None leaves the collaborative loss out.
-    scale
-        Factor of the input, which brings its mean square to 1.
+    mean, scale
+        The input is shifted and scaled to a mean of 0, shape (d,), and a mean square of 1.
     steps_per_pass
         Number of batches after which the codebooks are clustered again.
+    warmup_steps
+        Number of batches before the codebooks are initialized.
+    sample
+        The vectors from which they are initialized, shape (vectors, d).
     """
 
+    mean: Tensor
     scale: Tensor
     collaborative: Tensor | None
+    sample: Tensor
 
     def __init__(
         self,
@@ -155,43 +164,53 @@ class LETTERModel(RQVAEModel):
         n_groups: int,
         *,
         collaborative: Tensor | None = None,
+        mean: Tensor | None = None,
         scale: float = 1.0,
         steps_per_pass: int = 1,
+        warmup_steps: int = 0,
+        sample: Tensor | None = None,
     ) -> None:
         super().__init__(widths, n_levels, codebook_size, commitment_weight)
         self.collaborative_weight, self.diversity_weight = collaborative_weight, diversity_weight
-        self.n_groups, self.steps_per_pass = n_groups, steps_per_pass
+        self.n_groups, self.steps_per_pass, self.warmup_steps = n_groups, steps_per_pass, warmup_steps
         self.step, self.groups = 0, CodeGroups(torch.zeros(n_levels, codebook_size, dtype=torch.long))
+        self.register_buffer("mean", torch.zeros(widths[0]) if mean is None else mean)
         self.register_buffer("scale", torch.tensor(scale))
         self.register_buffer("collaborative", collaborative, persistent=False)
+        self.register_buffer("sample", sample, persistent=False)
+        nn.init.zeros_(self.codebooks)
         for layer in (*self.encoder, *self.decoder):
             if isinstance(layer, nn.Linear):
-                nn.init.xavier_normal_(layer.weight)
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)
 
     def encode(self, vectors: Tensor) -> Tensor:
         """Return the latent vectors of vectors."""
-        return super().encode(vectors * self.scale)
+        return super().encode(self.standardize(vectors))
+
+    def standardize(self, vectors: Tensor) -> Tensor:
+        """Return vectors with a mean of 0 and a mean square of 1."""
+        return (vectors - self.mean) * self.scale
 
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss of a batch and its four terms, each before its weight."""
+        """Return the loss of a batch and its terms, each before its weight; two of them before the codebooks are there."""
         device = self.codebooks.device
         self._begin_step(rng)
         vectors = torch.from_numpy(batch.vectors).to(device)
         latent = self.encode(vectors)
-        codes = self.assign(latent.detach())
-        residuals, entries = zip(*self.levels(latent, codes), strict=True)
-        quantized = straight_through(latent, torch.stack(entries).sum(dim=0))
-        terms = {
-            "reconstruction": f.mse_loss(self.decoder(quantized), vectors * self.scale),
-            "quantization": self._quantization(residuals, entries),
-            "diversity": self._diversity(codes, rng),
-        }
-        loss = terms["reconstruction"] + terms["quantization"] + self.diversity_weight * terms["diversity"]
+        terms, quantized = {}, latent
+        if self.step > self.warmup_steps:
+            codes = self.assign(latent.detach())
+            residuals, entries = zip(*self.levels(latent, codes), strict=True)
+            quantized = straight_through(latent, torch.stack(entries).sum(dim=0))
+            terms["quantization"] = self._quantization(residuals, entries)
+            terms["diversity"] = self._diversity(codes, rng)
+        terms["reconstruction"] = f.mse_loss(self.decoder(quantized), self.standardize(vectors))
         if self.collaborative is not None:
             items = torch.from_numpy(batch.index).to(device)
             terms["collaborative"] = collaborative_loss(quantized, self.collaborative[items], items)
-            loss = loss + self.collaborative_weight * terms["collaborative"]
+        weights = {"diversity": self.diversity_weight, "collaborative": self.collaborative_weight}
+        loss = torch.stack([weights.get(name, 1.0) * term for name, term in terms.items()]).sum()
         return {"loss": loss, **terms}
 
     def _quantization(self, residuals: Sequence[Tensor], entries: Sequence[Tensor]) -> Tensor:
@@ -224,10 +243,14 @@ class LETTERModel(RQVAEModel):
         return torch.cdist(residual, self.codebooks[-1]).square()
 
     def _begin_step(self, rng: torch.Generator) -> None:
-        """Cluster the codebooks at the beginning of a pass."""
-        if self.step % self.steps_per_pass == 0 and self.codebooks.shape[1] > 1:
+        """Initialize the codebooks after the warm-up, and cluster them at the beginning of every pass since then."""
+        step = self.step - self.warmup_steps
+        if step >= 0 and step % self.steps_per_pass == 0:
             seed = int(torch.randint(2**31, (), generator=rng))
-            self.groups = group_codes(self.codebooks, self.n_groups, seed)
+            if step == 0 and self.sample is not None:
+                self.initialize_codebooks(self.sample, seed, balanced=True)
+            if self.codebooks.shape[1] > 1:
+                self.groups = group_codes(self.codebooks, self.n_groups, seed)
         self.step += 1
 
     def extra_state(self) -> dict[str, Tensor]:
@@ -263,9 +286,11 @@ class LETTER(RQVAE):
     collisions : {"keep", "deduplicate"}, default="keep"
         What happens to items that still have the same codes after repair. ``"keep"``: they share an ID.
         ``"deduplicate"`` adds a level to `semantic_ids_` that numbers them, so that IDs are unique.
-    epochs : int, default=200
+    epochs : int, default=100
         Number of passes over the vectors, rounded up to a multiple of `evaluate_every`.
-    evaluate_every : int, default=20
+    warmup_epochs : int, default=20
+        Number of these passes that train the autoencoder without codebooks, before these are initialized.
+    evaluate_every : int, default=10
         Passes between two counts of the collisions.
     batch_size : int, default=1024
     learning_rate : float, default=1e-3
@@ -287,12 +312,11 @@ class LETTER(RQVAE):
 
     Notes
     -----
-    Vectors and collaborative vectors are scaled to a mean square of 1, so that the weights of the losses do not depend on the
-    encoders.
+    Vectors are standardized and collaborative vectors scaled to a mean square of 1, so that the weights of the losses do not
+    depend on the encoders.
     """
 
-    balanced_start = True
-    monitor = ""  # the untrained codebooks, balanced clusters of all items, have the fewest collisions
+    monitor = ""  # the initial codebooks, balanced clusters of all items, have the fewest collisions
     further_inputs = ("collaborative",)
     model_: LETTERModel
 
@@ -308,8 +332,9 @@ class LETTER(RQVAE):
         diversity_weight: float = 1e-4,
         n_groups: int = 10,
         collisions: Literal["deduplicate", "keep"] = "keep",
-        epochs: int = 200,
-        evaluate_every: int = 20,
+        epochs: int = 100,
+        warmup_epochs: int = 20,
+        evaluate_every: int = 10,
         batch_size: int = 1024,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-4,
@@ -332,6 +357,7 @@ class LETTER(RQVAE):
         self.collaborative_weight = collaborative_weight
         self.diversity_weight = diversity_weight
         self.n_groups = n_groups
+        self.warmup_epochs = warmup_epochs
 
     def fit(
         self,
@@ -360,9 +386,15 @@ class LETTER(RQVAE):
             vectors,
             runtime,
             collaborative=None if collaborative is None else self._check_collaborative(collaborative, X, len(vectors)),
-            scale=float(_unit_scale(vectors)),
-            steps_per_pass=-(-len(vectors) // self.batch_size),
+            mean=vectors.mean(dim=0).cpu(),
+            scale=float(_unit_scale(vectors - vectors.mean(dim=0))),
+            steps_per_pass=(steps := -(-len(vectors) // self.batch_size)),
+            warmup_steps=min(self.warmup_epochs, self.epochs - 1) * steps,
         )
+
+    def _initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
+        """Give the network what it initializes its codebooks from, after the warm-up."""
+        self.model_.sample = sample_of(vectors, seed)
 
     def _check_collaborative(self, collaborative: Any, vectors: Any, n_items: int) -> Tensor:
         """Return the collaborative vectors, scaled; raise a ValueError if they do not match the vectors."""
@@ -383,7 +415,7 @@ class LETTER(RQVAE):
         return dense * _unit_scale(dense)
 
     def _check_items(self, n_items: int) -> None:
-        check_numbers(self, n_groups=1, collaborative_weight=0.0, diversity_weight=0.0)
+        check_numbers(self, n_groups=1, warmup_epochs=0, collaborative_weight=0.0, diversity_weight=0.0)
         super()._check_items(n_items)
 
     def _network(self, codebook_size: int, **inputs: Any) -> LETTERModel:
@@ -396,6 +428,7 @@ class LETTER(RQVAE):
             "collaborative_weight": self.collaborative_weight,
             "diversity_weight": self.diversity_weight,
             "n_groups": self.n_groups,
+            "warmup_steps": self.model_.warmup_steps,
             "collaborative": None if vectors is None else hashlib.sha256(vectors.cpu().numpy().data).hexdigest()[:16],
         }
 

@@ -83,6 +83,14 @@ class RQVAEModel(TrainableModule):
             residual = residual - entry.detach()
 
     @torch.no_grad()
+    def initialize_codebooks(self, vectors: Tensor, seed: int, *, balanced: bool = False) -> None:
+        """Initialize the codebooks by residual k-means, plain or with balanced clusters, on the latent vectors of vectors."""
+        levels, size, _ = self.codebooks.shape
+        latent = self.encode(vectors.to(self.codebooks.device)).float().cpu()
+        found = RQKMeans(levels, size, balanced=balanced, max_iter=20, random_state=seed).fit(latent)
+        self.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
+
+    @torch.no_grad()
     def quantize(self, latent: Tensor) -> Tensor:
         """Return the codes of latent vectors, shape (vectors, levels): the nearest entry to the residual of each level."""
         codes = []
@@ -95,6 +103,12 @@ class RQVAEModel(TrainableModule):
 def straight_through(latent: Tensor, quantized: Tensor) -> Tensor:
     """Return quantized vectors whose gradient goes to the latent vectors."""
     return latent + (quantized - latent).detach()
+
+
+def sample_of(vectors: Tensor, seed: int) -> Tensor:
+    """Return the vectors from which codebooks are initialized, in random order."""
+    rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
+    return vectors[torch.from_numpy(rows)].cpu()
 
 
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -160,7 +174,6 @@ class RQVAE(ResidualQuantizer):
         "check_every": "evaluate_every",
     }
 
-    balanced_start: ClassVar[bool] = False  # initialize the codebooks with clusters of equal sizes
     monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
 
     def __init__(
@@ -216,7 +229,7 @@ class RQVAE(ResidualQuantizer):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model_ = self._network(size, **inputs)
-        self._initialize_codebooks(vectors, size, seed)
+        self._initialize_codebooks(vectors, seed)
         every = min(self.evaluate_every, self.epochs)
         settings = TrainSettings(
             epochs=-(-self.epochs // every),
@@ -270,14 +283,9 @@ class RQVAE(ResidualQuantizer):
     def _widths(self) -> tuple[int, ...]:
         return (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
 
-    @torch.no_grad()
-    def _initialize_codebooks(self, vectors: Tensor, size: int, seed: int) -> None:
-        """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
-        rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
-        latent = self.model_.encode(vectors[torch.from_numpy(rows)].cpu())
-        start = RQKMeans(self.n_levels, size, balanced=self.balanced_start, max_iter=20, random_state=seed)
-        found = start.fit(latent)
-        self.model_.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
+    def _initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
+        """Initialize the codebooks before training."""
+        self.model_.initialize_codebooks(sample_of(vectors, seed), seed)
 
     def _final_codes(self, vectors: Tensor) -> NDArray[np.int32]:
         """Return the codes of the fitted vectors."""
