@@ -73,7 +73,9 @@ def plain_losses(model, vectors, collaborative, labels, draws):
     levels = len(model.codebooks)
     for level, book in enumerate(model.codebooks):
         with torch.no_grad():
-            distances = ((residual**2).sum(dim=1, keepdim=True) + (book**2).sum(dim=1) - 2 * residual @ book.T).clamp_min(0)
+            distances = (
+                (residual**2).sum(dim=1, keepdim=True) + (book**2).sum(dim=1) - 2 * residual @ book.T
+            ).clamp_min(0)
             codes = (-distances if level < levels - 1 else plain_sinkhorn(distances)).argmax(dim=1)
         entry = book[codes]
         quantization += f.mse_loss(entry, residual.detach())

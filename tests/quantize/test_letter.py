@@ -6,19 +6,26 @@ import signal
 import numpy as np
 import pytest
 import torch
+from benchmarks.plain_letter import plain_diversity_loss, plain_losses, plain_sinkhorn
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from benchmarks.plain_letter import plain_diversity_loss, plain_losses, plain_sinkhorn
 from resid import InputError, Runtime
 from resid.data import VectorBatch
 from resid.encode import ItemEmbeddings
 from resid.quantize import LETTER
-from resid.quantize.letter import CodeGroups, LETTERModel, collaborative_loss, diversity_loss, group_codes
+from resid.quantize.letter_model import CodeGroups, LETTERModel, collaborative_loss, diversity_loss, group_codes
 from resid.quantize.sinkhorn import sinkhorn_codes, sinkhorn_plan
 from tests.quantize.contract import QuantizerContract
 from tests.quantize.test_kmeans import blobs
 
-QUICK = {"hidden_layer_sizes": (16,), "latent_dim": 4, "epochs": 6, "warmup_epochs": 2, "evaluate_every": 2, "batch_size": 64}
+QUICK = {
+    "hidden_layer_sizes": (16,),
+    "latent_dim": 4,
+    "epochs": 6,
+    "warmup_epochs": 2,
+    "evaluate_every": 2,
+    "batch_size": 64,
+}
 VECTORS, COLLABORATIVE = blobs(160, d=12), blobs(160, d=4, seed=5)
 
 
@@ -88,9 +95,7 @@ class TestLosses:
         terms = model(VectorBatch(np.arange(1), np.array([[1.5, 0.75, 3.0]], dtype=np.float32)), torch.Generator())
         # Latent (1.5, .75); the first level takes (2, 0) and leaves (-.5, .75); the second (0, 1) and leaves (-.5, -.25).
         assert terms["reconstruction"].item() == pytest.approx((0.5**2 + 0.25**2 + 9) / 3)
-        assert terms["quantization"].item() == pytest.approx(
-            1.25 * ((0.25 + 0.75**2) / 2 + (0.25 + 0.25**2) / 2) / 2
-        )
+        assert terms["quantization"].item() == pytest.approx(1.25 * ((0.25 + 0.75**2) / 2 + (0.25 + 0.25**2) / 2) / 2)
         assert terms["loss"].item() == pytest.approx(terms["reconstruction"].item() + terms["quantization"].item())
 
     def test_collaborative_loss_by_hand(self):
@@ -300,9 +305,7 @@ class TestTraining:
         with pytest.raises(InputError, match="another configuration, 'collaborative' was"):
             make().fit(VECTORS, collaborative=-COLLABORATIVE, runtime=Runtime(tmp_path))
         with pytest.raises(InputError, match=r"'diversity_weight' was 0\.0001 and is now 0\.5"):
-            make().set_params(diversity_weight=0.5).fit(
-                VECTORS, collaborative=COLLABORATIVE, runtime=Runtime(tmp_path)
-            )
+            make().set_params(diversity_weight=0.5).fit(VECTORS, collaborative=COLLABORATIVE, runtime=Runtime(tmp_path))
 
     def test_saved_without_the_collaborative_vectors(self, tmp_path):
         quantizer = LETTER(2, 8, **QUICK, random_state=0).fit(VECTORS, collaborative=COLLABORATIVE)
