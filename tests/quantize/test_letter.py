@@ -324,8 +324,14 @@ class TestInput:
             quantizer = LETTER(**QUICK, random_state=0).fit(VECTORS[:n], collaborative=COLLABORATIVE[:n])
             assert quantizer.codes_.shape == (n, 4)
             assert quantizer.level_sizes_ == (max(1, n // 4),) * 4
+            assert "quantization" in quantizer.history_[-1]  # the warm-up has ended
         with pytest.raises(ValueError, match="n_samples=9 should be >= codebook_size=256: use a smaller codebook"):
             LETTER(codebook_size=256).fit(VECTORS[:9])
+
+    @pytest.mark.parametrize(("epochs", "warmup"), [(1, 20), (3, 3), (2, 0)])
+    def test_the_warm_up_leaves_a_pass(self, epochs, warmup):
+        few = {**QUICK, "epochs": epochs, "warmup_epochs": warmup, "evaluate_every": 5, "batch_size": 1024}
+        assert LETTER(2, 8, **few, random_state=0).fit(VECTORS).history_[-1]["quantization"] > 0
 
     @pytest.mark.parametrize("value", [0.0, 2.5])
     def test_equal_vectors(self, value):
@@ -354,6 +360,6 @@ class TestInput:
         assert np.array_equal(same.codes_, make().fit(VECTORS, collaborative=COLLABORATIVE).codes_)
 
     def test_invalid_arguments(self):
-        for name, value in (("n_groups", 0), ("collaborative_weight", -1), ("diversity_weight", np.nan)):
+        for name, value in (("n_groups", 0), ("batch_size", 0), ("collaborative_weight", -1), ("diversity_weight", np.nan)):
             with pytest.raises(ValueError, match=f"{name}="):
                 LETTER(**{name: value}).fit(VECTORS)

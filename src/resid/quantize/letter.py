@@ -155,15 +155,21 @@ class LETTER(RQVAE):
             Folder, devices, trackers and progress of the training.
         """
         vectors = as_points(self, X, reset=True)
+        self._check_items(len(vectors))
+        steps = len(vectors) / self._batch_size(len(vectors))  # per pass
         return self._fit(
             vectors,
             runtime,
             collaborative=None if collaborative is None else self._check_collaborative(collaborative, X, len(vectors)),
             mean=vectors.mean(dim=0).cpu(),
             scale=float(_unit_scale(vectors - vectors.mean(dim=0))),
-            steps_per_pass=(steps := -(-len(vectors) // self.batch_size)),
-            warmup_steps=min(self.warmup_epochs, self.epochs - 1) * steps,
+            steps_per_pass=round(steps),
+            warmup_steps=int(min(self.warmup_epochs, self.epochs - 1) * steps),  # at least one pass is left
         )
+
+    def _batch_size(self, n_items: int) -> int:
+        """Return the number of items in a batch; they differ, but at the boundary of two passes."""
+        return min(self.batch_size, n_items)
 
     def _initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
         """Give the network what it initializes its codebooks from, after the warm-up."""

@@ -233,7 +233,7 @@ class RQVAE(ResidualQuantizer):
         every = min(self.evaluate_every, self.epochs)
         settings = TrainSettings(
             epochs=-(-self.epochs // every),
-            batch_size=self.batch_size,
+            batch_size=self._batch_size(len(vectors)),
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             patience=self.patience,
@@ -241,7 +241,7 @@ class RQVAE(ResidualQuantizer):
         )
         self.history_ = train(
             self.model_,
-            VectorBatches(vectors.cpu().numpy(), self.batch_size, seed=seed, passes=every),
+            VectorBatches(vectors.cpu().numpy(), settings.batch_size, seed=seed, passes=every),
             settings,
             runtime,
             evaluate=lambda: {"distinct": _distinct_share(self._encode(vectors))},
@@ -266,6 +266,10 @@ class RQVAE(ResidualQuantizer):
         if any(not isinstance(width, Integral) or width < 1 for width in sizes):
             raise ValueError(f"hidden_layer_sizes={self.hidden_layer_sizes!r} is invalid; use positive integers.")
         super()._check_items(n_items)
+
+    def _batch_size(self, n_items: int) -> int:
+        """Return the number of vectors in a batch."""
+        return self.batch_size
 
     def _configuration(self, codebook_size: int) -> dict[str, Any]:
         """Return what identifies a training besides the vectors and the settings of the loop."""
