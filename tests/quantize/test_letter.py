@@ -360,6 +360,11 @@ class TestInput:
         assert np.array_equal(same.codes_, make().fit(VECTORS, collaborative=COLLABORATIVE).codes_)
 
     def test_invalid_arguments(self):
-        for name, value in (("n_groups", 0), ("batch_size", 0), ("collaborative_weight", -1), ("diversity_weight", np.nan)):
+        for name, value in (
+            ("n_groups", 0),
+            ("batch_size", 0),
+            ("collaborative_weight", -1),
+            ("diversity_weight", np.nan),
+        ):
             with pytest.raises(ValueError, match=f"{name}="):
                 LETTER(**{name: value}).fit(VECTORS)

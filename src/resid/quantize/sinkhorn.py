@@ -33,14 +33,15 @@ def sinkhorn_plan(
         In each problem, the mass that a row sends to a code. A code receives 1 / codes, what a row sends converges to 1 / rows,
         and padding sends nothing.
     """
+    rows_lowest, rows_highest = distances.amin(dim=2), distances.amax(dim=2)  # (problems, rows)
     if present is None:
-        present = torch.ones(distances.shape[:2], dtype=torch.bool, device=distances.device)
-    costs, real = distances.double(), present[:, :, None]
-    lowest = costs.masked_fill(~real, torch.inf).amin(dim=(1, 2), keepdim=True)
-    highest = costs.masked_fill(~real, -torch.inf).amax(dim=(1, 2), keepdim=True)
-    costs = (costs - lowest) / ((highest - lowest) / 2 + 1e-5)
+        present = torch.ones_like(rows_lowest, dtype=torch.bool)
+    lowest = rows_lowest.masked_fill(~present, torch.inf).amin(dim=1)
+    highest = rows_highest.masked_fill(~present, -torch.inf).amax(dim=1)
+    half_range = ((highest - lowest).double() / 2 + 1e-5)[:, None, None]
     # Scaling a row changes nothing, so its largest value may be 1: nothing overflows.
-    kernel = (-(costs - costs.amin(dim=2, keepdim=True)) / epsilon).exp() * real
+    kernel = ((rows_lowest[:, :, None].double() - distances) / half_range).div_(epsilon).exp_()
+    kernel *= present[:, :, None]
     share = present.double() / present.sum(dim=1, keepdim=True)  # of the rows
     codes = torch.full_like(kernel[:, 0], 1 / kernel.shape[2])
     scales = codes
