@@ -23,6 +23,8 @@ format: .venv/dev
 	$(BIN)/ruff format .
 
 bench: .venv/compare
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/busy.py
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/famae.py
 	$(BIN)/python benchmarks/quantize.py

@@ -1,6 +1,6 @@
 """Beam search: compared with `generate` of `transformers` with equal weights, and growth with the catalogue.
 
-    python benchmarks/decode.py      # five minutes
+    python benchmarks/decode.py      # seven minutes
 
 Writes benchmarks/decode.json.
 
@@ -9,6 +9,8 @@ Writes benchmarks/decode.json.
    order for every user. Also `generate` without that restriction, which is cheaper but generates IDs that no item has, and
    the share of matrix products in our time, with the ratio that matrix products alone would reach.
 2. Time per user as the catalogue grows from 25 thousand to 500 thousand items, for both generators, in turn.
+3. Re-ranking: the joint generator with its blend of scores, compared with the same search ranked by codes alone. The model is
+   trained for one epoch on a synthetic shop; more training does not change the operations.
 """
 
 import argparse
@@ -21,7 +23,10 @@ import numpy as np
 import torch
 from products import share_of_products
 
+import resid
+from resid.data import synthetic_shop
 from resid.generate import OnePassModel, OnePassSettings, T5Model, T5Settings
+from resid.generate.base import Generator
 from resid.generate.decode import beam_items, beam_search
 from resid.generate.exchange import to_transformers
 from resid.generate.prefix_tree import PrefixTree
@@ -29,6 +34,8 @@ from resid.quantize import SemanticIds
 from resid.quantize.cluster_tree import check_branching
 
 BEAM = 50
+RERANKED = 100  # beams of the joint generator, whose items are re-ranked
+PARTS = ("transformers", "growth", "reranking")
 WIDTH = 128
 
 
@@ -157,19 +164,49 @@ def as_the_catalogue_grows(kind: str, batch: int, rounds: int) -> dict:
     }
 
 
+def reranking(batch: int, rounds: int) -> dict:
+    """Time the joint generator with and without re-ranking, in turn."""
+    shop = synthetic_shop(users=4_000, items=25_000, interactions=80_000, seed=0)
+    data = resid.Dataset.from_tables(shop.interaction_table, shop.item_table, fields=["store", "categories"], k_core=1)
+    model = resid.fit(data, changes={"encoder.epochs": 1, "generator.epochs": 1})
+    tree, numbers = model._full_tree
+    batches = [some.numpy() for some in histories(batch * rounds, data.n_items, seed=3).split(batch)]
+    sides = {"blend": type(model)._best, "codes": Generator._best}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(-2, rounds):  # the first two are warm-up
+        for name, best in sides.items():
+            took = seconds(lambda best=best, b=batches[turn]: best(model, b, 10, tree, numbers, RERANKED, True))
+            if turn >= 0:
+                times[name].append(took)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "items": data.n_items,
+        "batch": batch,
+        "beam": RERANKED,
+        "milliseconds": {name: 1000 * median for name, median in medians.items()},
+        "ratio": medians["blend"] / medians["codes"],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    found: dict[str, list] = {"transformers": [], "growth": []}
-    out = parser.parse_args().out
-    for batch, users, rounds in ((1, 12, 2), (256, 256, 2)):
-        found["transformers"].append(against_transformers(25_000, batch, users, rounds))
-        print(json.dumps(found["transformers"][-1]), flush=True)
-    for kind in ("onepass", "t5"):
-        for batch, rounds in ((1, 100), (256, 6)):
-            found["growth"].append(as_the_catalogue_grows(kind, batch, rounds))
-            print(json.dumps(found["growth"][-1]), flush=True)
-    out.write_text(json.dumps({"threads": torch.get_num_threads(), "beam": BEAM, **found}, indent=1) + "\n")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    arguments = parser.parse_args()
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}  # parts that do not run now stay
+    found |= {"threads": torch.get_num_threads(), "beam": BEAM}
+    if "transformers" in arguments.parts:
+        sizes = ((1, 12, 2), (256, 256, 2))
+        found["transformers"] = [against_transformers(25_000, *size) for size in sizes]
+    if "growth" in arguments.parts:
+        kinds = [(kind, *size) for kind in ("onepass", "t5") for size in ((1, 100), (256, 6))]
+        found["growth"] = [as_the_catalogue_grows(*kind) for kind in kinds]
+    if "reranking" in arguments.parts:
+        found["reranking"] = [reranking(batch, rounds) for batch, rounds in ((1, 100), (256, 10))]
+    for part in arguments.parts:
+        for row in found[part]:
+            print(json.dumps(row))
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def make(hidden, collaborative, sample, steps_per_pass):
     model = LETTERModel(
         (D, *hidden, LATENT), 4, 256, 0.25, 0.02, 1e-4, 10, collaborative=collaborative, steps_per_pass=steps_per_pass
     )
-    model.initialize_codebooks(sample, seed=0, balanced=True)
+    model.initialize_codebooks(sample, seed=0)
     return model
 
 

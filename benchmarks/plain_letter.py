@@ -67,7 +67,7 @@ def plain_losses(model, vectors, collaborative, labels, draws):
     draws
         Shape (items, levels).
     """
-    vectors = (vectors - model.mean) * model.scale
+    vectors = vectors * model.input_scale
     latent = model.encoder(vectors)
     residual, quantized, quantization, diversity = latent, 0, 0, 0
     levels = len(model.codebooks)

@@ -19,7 +19,19 @@ ALLOWED = {  # folder → the folders that it may import
     "encode": {"core", "data", "evaluate", "nn", "sequential", "train"},
     "generate": {"core", "data", "encode", "evaluate", "nn", "quantize", "recommend", "sequential", "train"},
     "runs": {"core", "data", "recommend", "train"},
-    "methods": {"core", "data", "encode", "generate", "quantize", "recommend", "runs", "sequential", "train"},
+    "methods": {
+        "core",
+        "data",
+        "encode",
+        "evaluate",
+        "generate",
+        "nn",
+        "quantize",
+        "recommend",
+        "runs",
+        "sequential",
+        "train",
+    },
     "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},
 }
 

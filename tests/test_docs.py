@@ -1,7 +1,10 @@
 """The code blocks of the README and the guide run, links lead somewhere, and all documents agree on the version."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -45,6 +48,23 @@ def test_python(page, folder):
     assert code
     for block in code:
         exec(compile(block, str(page), "exec"), namespace)
+
+
+def test_types(tmp_path):
+    """The code of the README passes `mypy --strict`, as a user runs it: without the settings of this project."""
+    source = tmp_path / "readme.py"
+    typed = "from typing import assert_type\nassert_type(resid.load('my-model'), resid.Recommender)\n"
+    source.write_text("\n".join([*blocks(ROOT / "README.md", "python"), typed]))
+    options = [
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file=",
+        f"--cache-dir={ROOT / '.mypy_cache' / 'readme'}",
+    ]
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "mypy", *options, str(source)]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout
 
 
 @pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.name)

@@ -1,17 +1,18 @@
 """The open library for semantic-ID recommendation: tables in, recommended items out."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resid.core.errors import InputError
-from resid.core.progress import ConsoleProgress
-from resid.core.runtime import Runtime
-from resid.data.dataset import Dataset
+from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from resid.methods import Recipe, fit
-    from resid.recommend import Recommender
-    from resid.runs import load
+    from resid.core.progress import ConsoleProgress
+    from resid.core.runtime import Runtime
+    from resid.data.dataset import Dataset
+    from resid.methods.fit import fit
+    from resid.methods.recipe import Recipe
+    from resid.recommend.base import Recommender
+    from resid.runs.run import load
 
 __version__ = "0.2.0"
 
@@ -27,15 +28,15 @@ __all__ = [
     "load",
 ]
 
-# Imported on first use: they need torch, which takes a second to import.
-_LAZY = {"Recipe": "resid.methods", "fit": "resid.methods", "Recommender": "resid.recommend", "load": "resid.runs"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'resid' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "core.progress": "ConsoleProgress",
+        "core.runtime": "Runtime",
+        "data.dataset": "Dataset",
+        "methods.fit": "fit",
+        "methods.recipe": "Recipe",
+        "recommend.base": "Recommender",
+        "runs.run": "load",
+    },
+)

@@ -1,6 +1,7 @@
 """The command line: preparation, stages, errors."""
 
 import gzip
+import importlib
 import json
 import os
 import re
@@ -87,7 +88,9 @@ class TestCommands:
 
     def test_demo(self, tmp_path, monkeypatch, capsys):
         monkeypatch.setitem(
-            vars(sys.modules["resid.cli.demo"]), "_SHOP", {"users": 1_500, "items": 400, "interactions": 15_000}
+            vars(importlib.import_module("resid.cli.demo")),
+            "_SHOP",
+            {"users": 1_500, "items": 400, "interactions": 15_000},
         )
         monkeypatch.chdir(tmp_path)
         assert main(["demo"]) == 0

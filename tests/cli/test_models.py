@@ -94,6 +94,41 @@ class TestRun:
         assert main(arguments) == 2
         assert "run 'resid evaluate' again" in said(capsys)
 
+    def test_evaluate_several_runs(self, fitted, prepared, tmp_path, capsys):
+        other = tmp_path / "popularity"
+        assert main(["fit", str(prepared), "--recipe", "popularity", "--out", str(other)]) == 0
+        single = {}
+        for run in (fitted, other):
+            capsys.readouterr()
+            assert main(["evaluate", str(run), "--json"]) == 0
+            single[str(run)] = json.loads(capsys.readouterr().out)
+        assert main(["evaluate", str(fitted), str(other), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"models": single}
+        assert main(["evaluate", str(fitted), str(other), "--against", str(other)]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count("Test set: how often the next item is in the top K") == 1
+        assert shown.count("Difference to") == 1
+        assert "Results by user group" not in shown
+        for ranking in ("seen_kept", "seen_dropped"):
+            for run in (fitted, other):
+                assert f"{single[str(run)][ranking]['recall@10']:.4f}" in shown
+        assert shown.count("+0.0000") >= 8  # a model against itself
+        assert shown.count("Wrote") == 2
+
+        for decoding in ("exact", "beam"):  # which only one of the two has
+            assert main(["evaluate", str(fitted), str(other), "--decoding", decoding]) == 0
+        assert (fitted / "evaluation" / "test-exact.json").exists()
+        assert not (other / "evaluation" / "test-exact.json").exists()
+        capsys.readouterr()
+        assert main(["evaluate", str(fitted), str(other), "--out", str(tmp_path / "out")]) == 2
+        assert "--out takes the results of one model" in said(capsys)
+        again = tmp_path / "data"
+        rows = [(user, item, item) for user in range(20) for item in range(6)]
+        Dataset.from_tables(pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")).save(again)
+        assert main(["fit", str(again), "--recipe", "popularity", "--out", str(tmp_path / "third")]) == 0
+        assert main(["evaluate", str(fitted), str(tmp_path / "third")]) == 2
+        assert "this model has another Dataset than" in said(capsys)
+
     def test_evaluate(self, fitted, prepared, tmp_path, capsys):
         assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
         shown = capsys.readouterr().out

@@ -137,7 +137,7 @@ def test_invalid_manifest(saved, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": {"n_recent": 0}}, "invalid value 0 for 'n_recent': Input should be greater than or equal to 1"),
+        ({"settings": {"n_recent": 0}}, "invalid value 0 for 'n_recent': it must be at least 1"),
         ({"settings": {"last": 5}}, "the setting 'last' is now called 'n_recent'"),
         ({"catalogue": "long"}, "the files of the model do not match"),
     ],

@@ -56,7 +56,7 @@ class TestAtomicFile:
             with atomic_file(tmp_path / "file.txt"):
                 pass
 
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(InputError, match=r"/file\.txt: cannot be written \(no such file or directory\)"):
             write()
         assert (tmp_path / "file.txt").read_text() == "old"
 

@@ -300,8 +300,10 @@ class TestRawErrors:
 
     def test_whole_floats_beyond_64_bits(self, items):
         table = open_table(items.with_columns(size=pl.lit(1e300)), "items", None)
-        with pytest.raises(InputError, match=r"column 'size': a field must be .*, not Float64; bin the values first"):
-            field_columns(table.engine.collect(table.frame), PrepareSettings(fields=("size",)), table)
+        settings = PrepareSettings(fields=("size",))
+        assert field_columns(table.engine.collect(table.frame), settings, table)[1] == ("number",)
+        with pytest.raises(InputError, match=r"column 'size': a category must be .*, not Float64; use the kind number"):
+            field_columns(table.engine.collect(table.frame), settings.replace(kinds=("category",)), table)
 
     @pytest.mark.parametrize("value", [None, {"a": 1}, [1], b"x"])
     def test_a_column_with_the_name_of_the_row_numbers(self, log, value, tmp_path):

@@ -126,7 +126,7 @@ class TestMissingFields:
 
 class TestFields:
     def test_levels_of_a_path_are_qualified(self, log, items):
-        data = Dataset.from_tables(log, items, ["categories"], missing="keep")
+        data = Dataset.from_tables(log, items, ["categories"], missing="keep", short_paths="missing")
         assert data.field_names == ("cat1", "cat2", "cat3")
         assert data.vocabulary("cat1").to_list() == ["w", "x"]
         assert data.vocabulary("cat2").to_list() == ["w > y", "x > y", "x > z"]
@@ -139,7 +139,8 @@ class TestFields:
         assert data.vocabulary("cat2").len() == 3
 
     def test_levels_by_name_alone(self, log, items):
-        data = Dataset.from_tables(log, items, ["categories"], missing="keep", qualify_paths=False, path_levels=2)
+        options = {"missing": "keep", "qualify_paths": False, "path_levels": 2, "short_paths": "missing"}
+        data = Dataset.from_tables(log, items, ["categories"], **options)
         assert data.vocabulary("cat2").to_list() == ["y", "z"]
 
     def test_other_lists_keep_their_name(self, log, items):

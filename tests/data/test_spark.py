@@ -9,6 +9,7 @@ import pytest
 from resid import Dataset, InputError
 from resid.data.amazon import prepare_amazon
 from resid.data.engines import SparkEngine
+from tests.data.test_fields import movies, ratings
 
 AMAZON = ["store", "cat2", "cat3", "cat4"]
 FIELDS = {
@@ -158,3 +159,22 @@ class TestBadInput:
         self.refused(
             "pass both tables as Spark frames, or neither", spark.createDataFrame(log.to_arrow()), items, ["store"]
         )
+
+
+def test_kinds_of_fields(spark, tmp_path):
+    table = movies().with_columns(
+        categories=pl.Series([["Film", f"Shelf {item % 3}", f"Box {item % 7}"][: 1 + item % 3] for item in range(60)]),
+        price=pl.when(pl.col("item") % 9 > 0).then("price"),
+        genres=pl.when(pl.col("item") % 11 > 0).then("genres").otherwise(pl.lit([], pl.List(pl.String))),
+    )
+    ratings().write_parquet(tmp_path / "log.parquet")
+    table.write_parquet(tmp_path / "items.parquet")
+    paths, fields = (
+        (tmp_path / "log.parquet", tmp_path / "items.parquet"),
+        ["genres", "categories", "release_year:number", "price"],
+    )
+    for engine in ("polars", "spark"):
+        data = Dataset.from_tables(*paths, fields, engine=engine, missing="keep")
+        assert list(data.field_kinds.values()) == ["tags", "path", "path", "path", "number", "number"]
+        data.save(tmp_path / engine)
+    same_bytes(tmp_path / "polars", tmp_path / "spark")

@@ -287,8 +287,8 @@ class TestBadTables:
         self.refused(r"the 7-core is empty; the largest k with a non-empty core is 6, so use k_core=6", log, k_core=7)
 
     def test_unsuitable_field(self, log, items):
-        self.refused("column 'store': a field must be text, integers or lists, not Float64",
-                     log, items.with_columns(store=pl.lit(0.5)))  # fmt: skip
+        self.refused("column 'store': a category must be text or integers, not Date; convert the column",
+                     log, items.with_columns(store=pl.date(2020, 1, 1)))  # fmt: skip
 
     def test_fields_of_one_name(self, log, items):
         self.refused(
@@ -312,9 +312,9 @@ class TestBadTables:
 
     def test_strange_fields(self, log, items):
         infinite = items.with_columns(store=pl.Series([1.0, float("inf"), 2, 3, 4, 5]))
-        self.refused("column 'store': a field must be", log, infinite)
+        self.refused("column 'store': a number is infinite; remove it", log, infinite)
         nested = items.with_columns(categories=pl.Series([[["x"], ["y"]]] * 6))
-        self.refused("column 'categories': a category path must be a list of text or integers", log, nested)
+        self.refused("column 'categories': tags and paths are lists of text or integers", log, nested)
 
     def test_empty_text_is_missing(self, log):
         self.refused("column 'user': missing value in 6 rows", log.with_columns(pl.col("user").replace("u1", "")))
@@ -380,20 +380,19 @@ class TestBadTables:
         self.refused("must be three different columns", log, columns={"user": "item"})
 
     def test_decimals_in_a_text_file(self, log, items, tmp_path):
-        items.drop("categories").with_columns(store=pl.Series([0.5] * 6)).write_csv(tmp_path / "items.csv")
-        self.refused(
-            "column 'store': a field must be text, integers or lists, not Float64",
-            log,
-            tmp_path / "items.csv",
-            fields=["store"],
-        )
+        items.drop("categories").with_columns(store=pl.Series([0.5, 1.5] * 3)).write_csv(tmp_path / "items.csv")
+        data = Dataset.from_tables(log, tmp_path / "items.csv", ["store"])
+        assert data.field_kinds == {"store": "number"}
+        assert data.fields[:, 0].tolist() == [1, 2] * 3
+        self.refused("column 'store': a category must be text or integers, not Float64; use the kind number",
+                     log, tmp_path / "items.csv", fields=["store:category"])  # fmt: skip
 
     def test_every_item_lacks_a_field(self, log, items):
         with pytest.raises(
             InputError, match="column 'cat4': every item has a missing field, this one is missing in 100%"
         ):
             Dataset.from_tables(log, items.with_columns(store=pl.lit(None, pl.String)).head(6), ["categories", "title"],
-                                path_levels=4)  # fmt: skip
+                                path_levels=4, short_paths="missing")  # fmt: skip
 
 
 class TestJsonLines:

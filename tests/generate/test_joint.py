@@ -120,8 +120,8 @@ def test_without_other_scores_codes_rank(data, inputs, histories):
     model = JointGenerator(settings).fit(data, *inputs)
     assert set(model.blend_.weights) == {"codes"}
     model.blend_ = Blend({"codes": 1.0})
-    tree, numbers = model._tree(None)
-    beams = score_all(model.model_, model._recent(histories), tree, data.n_items)
+    tree, numbers = model.tree(None)
+    beams = score_all(model.model_, model.recent(histories), tree, data.n_items)
     expected = numbers[beam_items(beams, tree, 10)[0]]
     assert (model.top(histories, 10, exact=True)[0] == expected).all()
 

@@ -1,5 +1,8 @@
 """Hierarchical k-means, RQ-KMeans and RQ-VAE."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +80,19 @@ class TestKAryTree(QuantizerContract):
         with pytest.raises(ValueError, match="branching=1 must be at least 2"):
             HierarchicalKMeans(1).fit(blobs(20))
 
+    @pytest.mark.parametrize(("n_items", "codes"), [(1, 1), (2, 2), (3, 2), (5, 3), (9, 3), (100, 10), (101, 11)])
+    def test_k_ary_tree_of_a_small_catalogue(self, n_items, codes):
+        small = HierarchicalKMeans("k-ary", random_state=0).fit(blobs(n_items))
+        assert small.level_sizes_ == (codes, codes)
+        assert small.semantic_ids_.unique
+
+    @pytest.mark.parametrize(
+        ("n_items", "branching"),
+        [(4_344, (66,)), (16_384, (128,)), (16_385, (256,)), (65_536, (256,)), (65_537, (256, 256))],
+    )
+    def test_levels_of_a_k_ary_tree(self, n_items, branching):
+        assert HierarchicalKMeans("k-ary")._branching(n_items) == branching
+
 
 class TestRQVAE(QuantizerContract):
     @classmethod
@@ -117,6 +133,69 @@ class TestRQVAE(QuantizerContract):
         commitment = 2 * 0.25 * (np.array([-0.5, 0.75]) + np.array([-0.5, -0.25]))
         assert model.encoder[0].bias.grad.numpy() == pytest.approx(error + commitment)
         assert model.codebooks.grad[0, 0].numpy() == pytest.approx([2 * 0.5, 2 * -0.75])  # towards the latent vector
+
+    def test_the_scale_of_the_input_does_not_matter(self):
+        """Adam's steps have the same length for vectors of any length."""
+        vectors = blobs(160, d=12)
+        first, second = (self.make().fit(vectors * factor).codes_ for factor in (1.0, 2.0**-10))
+        assert np.array_equal(first, second)
+
+    def test_dead_codes_are_moved(self):
+        """An entry that 8 vectors per code did not use takes the place of a residual of the batch; used ones stay."""
+        model = RQVAEModel((2, 2), n_levels=2, codebook_size=2, commitment_weight=0.25)
+        with torch.no_grad():
+            model.encoder[0].weight.copy_(torch.eye(2))
+            model.encoder[0].bias.zero_()
+            model.codebooks.copy_(torch.tensor([[[1.0, 0], [90, 90]], [[0, 1.0], [0, -1]]]))
+        start = model.codebooks.detach().clone()
+        batch = VectorBatch(np.arange(10), np.tile(np.array([[1.0, 0.5], [1.0, -0.5]], dtype=np.float32), (5, 1)))
+        model(batch, torch.Generator())
+        assert torch.equal(model.codebooks, start)
+        assert model.extra_state()["idle"].tolist() == [[0, 10], [0, 0]]
+        model(batch, torch.Generator())
+        assert torch.equal(model.codebooks[:, 0], start[:, 0])
+        assert model.codebooks[0, 1].tolist() in ([1.0, 0.5], [1.0, -0.5])
+        assert torch.equal(model.codebooks[1], start[1])
+
+    def test_codebooks_are_used(self):
+        """Vectors in a narrow cone, as text embeddings are, which an RQ-VAE without these measures maps to a few codes."""
+        rng = np.random.default_rng(0)
+        vectors = 0.05 * (1 + rng.normal(size=(2_000, 32)) @ rng.normal(size=(32, 64)) / 32)
+        model = RQVAE(2, 64, hidden_layer_sizes=(32,), latent_dim=8, epochs=20, batch_size=500, random_state=0)
+        last = model.fit(vectors).history_[-1]
+        for level in (1, 2):
+            assert last[f"perplexity.{level}"] > 32
+            assert last[f"dead.{level}"] < 8
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+    def test_a_collapse_is_reported(self, caplog):
+        vectors = np.repeat(blobs(2, d=12), 40, axis=0)  # two different rows for 20 codes
+        model = RQVAE(2, 20, hidden_layer_sizes=(8,), epochs=2, random_state=0).fit(vectors)
+        assert (
+            "the codebook of level 1 has collapsed: it effectively uses 2.0 of 20 codes, 18 have no item" in caplog.text
+        )
+        assert "quantizer.kind=rq-kmeans" in caplog.text
+        assert model.history_[-1]["dead.1"] == 18
+
+    def test_an_interrupted_fit_continues(self, tmp_path, monkeypatch):
+        """Also with entries that are about to be moved, which belongs to the state of the training."""
+        vectors, forward, steps = blobs(160, d=12), RQVAEModel.forward, []
+        make = lambda: self.make().set_params(codebook_size=40, batch_size=32)  # noqa: E731
+        whole = make().fit(vectors)
+
+        def interrupt(model, batch, rng):
+            steps.append(1)
+            if len(steps) == 70:
+                os.kill(os.getpid(), signal.SIGINT)
+            return forward(model, batch, rng)
+
+        monkeypatch.setattr(RQVAEModel, "forward", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make().fit(vectors, runtime=Runtime(tmp_path))
+        again = make().fit(vectors, runtime=Runtime(tmp_path))
+        assert len(steps) < 70 + 30 * 5  # what was trained is not trained again
+        assert np.array_equal(again.codes_, whole.codes_)
+        assert torch.equal(again.model_.codebooks, whole.model_.codebooks)
 
     def test_another_commitment_weight_is_another_run(self, tmp_path):
         runtime = Runtime(tmp_path)

@@ -273,7 +273,7 @@ class TestCollisions:
     @pytest.mark.parametrize("part", [RQKMeans, RQVAE])
     def test_setting(self, part):
         assert part.settings_class().collisions == "deduplicate"
-        with pytest.raises(InputError, match="invalid value 'count' for 'collisions': Input should be 'deduplicate'"):
+        with pytest.raises(InputError, match="invalid value 'count' for 'collisions': it must be 'deduplicate'"):
             part.settings_class(collisions="count")
 
     def test_letter_keeps_them_by_default(self):

@@ -86,3 +86,23 @@ def test_generator_and_sequential_model(plain_data, tmp_path):
         assert losses(tmp_path / f"{recipe}-2", "generator") == pytest.approx(
             losses(tmp_path / f"{recipe}-1", "generator"), rel=1e-4
         )
+
+
+def test_tokenizer_and_generator_in_turns(plain_data, tmp_path):
+    """ETEGRec freezes other parts in every epoch, and all processes change the IDs alike."""
+    changed = (
+        "dropout=0",
+        "width=16",
+        "ffn_width=32",
+        "layers=1",
+        "epochs=4",
+        "finetune_epochs=1",
+        "alignment_start=1",
+    )
+    small = [f"--set=generator.{change}" for change in (*changed, "tokenizer_learning_rate=0.01", "batch_size=64")]
+    encoder = ["--set=encoder.width=16", "--set=encoder.epochs=1", "--set=quantizer.epochs=20"]
+    command("fit", plain_data, "--recipe", "etegrec", *encoder, *small, "--out", tmp_path / "run", processes=2)
+    model = resid.load(tmp_path / "run")
+    assert len(model.history_) == 5
+    assert model.ids_.unique
+    assert (model.parts_["quantizer"].semantic_ids_.codes == model.ids_.codes).all()

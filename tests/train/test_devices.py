@@ -98,5 +98,5 @@ def test_refusals():
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="no CUDA device found; use --accelerator cpu"):
             open_fabric("cuda")
-    with pytest.raises(InputError, match="cannot train on -1 × 'cpu'"):
+    with pytest.raises(InputError, match="cannot start -1 devices of the kind 'cpu'"):
         open_fabric(devices=-1)

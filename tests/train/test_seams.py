@@ -13,6 +13,7 @@ from resid.core.runtime import Runtime
 from resid.data import Batches
 from resid.train import ParameterGroup, TrainableModule, train
 from resid.train.checkpoint import load_checkpoint
+from tests.recommend.contract import interrupt_after
 from tests.train.toy import SECOND_PHASE, SETTINGS, STEPS_PER_EPOCH, Changing, data, die, run_phases
 
 FIRST_PHASE_STEPS = SETTINGS.epochs * STEPS_PER_EPOCH
@@ -126,6 +127,61 @@ def test_parameters_are_frozen_in_alternate_epochs(tmp_path):
     changed = [not torch.equal(before, after) for before, after in itertools.pairwise(weights)]
     assert changed == [True, False, True, False]
     assert not any(torch.equal(before, after) for before, after in itertools.pairwise(others))
+
+
+class Growing(TrainableModule):
+    """A table that has more rows in every epoch, or all of them from the start; every step uses the rows of its epoch."""
+
+    ROWS = (5, 8, 12)  # of the epochs
+
+    def __init__(self, n_items, grows):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows, self.output = torch.randn(max(self.ROWS), 8), nn.Linear(8, n_items)
+        self.table = nn.Embedding.from_pretrained(
+            self.rows[: self.ROWS[0]] if grows else self.rows.clone(), freeze=False
+        )
+        self.grows, self.used = grows, 0
+
+    def forward(self, batch, rng):
+        states = self.table(torch.from_numpy(batch.histories[:, -1]) % self.used)
+        return {"loss": nn.functional.cross_entropy(self.output(states), torch.from_numpy(batch.targets))}
+
+    def begin_epoch(self, epoch):
+        self.used = self.ROWS[epoch]
+        self.resize(self.used)
+
+    def resize(self, rows):
+        missing = rows - len(self.table.weight)
+        if self.grows and missing > 0:
+            self.table.weight.data = torch.cat([self.table.weight.data, self.rows[rows - missing : rows]])
+
+    def extra_state(self):
+        return {"rows": torch.tensor(len(self.table.weight))}
+
+    def load_extra_state(self, state):
+        self.resize(int(state["rows"]))
+
+
+def test_rows_that_are_added_to_a_table_train_as_if_they_had_always_been_there(tmp_path, monkeypatch):
+    """An unused row has a gradient of zero, and without weight decay it does not change; the same after an interruption."""
+    dataset, settings = data(), SETTINGS.replace(weight_decay=0.0)
+
+    def fit(folder, grows):
+        model = Growing(dataset.n_items, grows)
+        train(model, Batches(dataset.train, 64, seed=1), settings, Runtime(folder))
+        return model
+
+    whole, growing = fit(tmp_path / "whole", False), fit(tmp_path / "growing", True)
+    steps = interrupt_after(2 * STEPS_PER_EPOCH + 3, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "interrupted", True)
+    assert len(steps) == 2 * STEPS_PER_EPOCH + 3
+    monkeypatch.undo()
+    for model in (growing, fit(tmp_path / "interrupted", True)):
+        assert torch.equal(model.table.weight, whole.table.weight)
+        assert torch.equal(model.output.weight, whole.output.weight)
+    assert not torch.allclose(whole.table.weight, whole.rows)
 
 
 def extra_state(path):

@@ -2,76 +2,60 @@
 
 Invalid input ends with one sentence on standard error and exit code 2. Results go to standard output, progress to standard
 error; `--json` prints results for programs.
+
+This file imports next to nothing, so that an interrupt is handled from the first moment on. `resid.cli.app` lists the commands;
+each is imported when it is called, and imports the libraries that it needs when it runs.
 """
 
-import io
 import os
 import signal
 import sys
-from inspect import Parameter
+from types import FrameType
+from typing import NoReturn
 
-from cyclopts import CycloptsError, MissingArgumentError
-from rich.text import Text
-
-from resid import InputError
-from resid.cli import (  # noqa: F401 - each adds its command to the application
-    demo,
-    download,
-    encode,
-    evaluate,
-    fit,
-    generate,
-    info,
-    inspect,
-    prepare,
-    quantize,
-    recommend,
-)
-from resid.cli.app import app, errors
-from resid.core.errors import TrainingError
+from resid.cli.waiting import choose_waiting
 
 _TERMINATED = 128 + signal.SIGTERM
-_STOPPED = "Interrupted; run the same command again to continue."
-
-
-def _fail(sentence: str) -> int:
-    errors.print(Text.assemble(("Error: ", "red"), sentence), soft_wrap=True)
-    return 2
+_INTERRUPTED = 128 + signal.SIGINT
+_MESSAGE = "Interrupted; run the same command again to continue.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 2 for invalid input, 3 for training that diverged."""
-    # SIGTERM raises an exception like an interrupt, so that temporary files are removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-    for stream in (sys.stdout, sys.stderr):  # characters that a terminal cannot show become question marks
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    """Run the command and return its exit code: 0, 2 for invalid input, 3 for training that diverged, 130 if interrupted."""
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        app(arguments, exit_on_error=False, print_error=False)
-        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be reported
-    except BrokenPipeError:  # the reader of the output has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _fail(f"{error.filename or 'resid'}: {error.strerror or error}.")
-    except MissingArgumentError as error:
-        missing = "an argument"
-        if error.argument:
-            named = error.argument.field_info.kind is Parameter.KEYWORD_ONLY
-            missing = error.argument.name if named else error.argument.name.lstrip("-").upper()
-        command = " ".join(["resid", *(error.command_chain or ())])
-        return _fail(f"{missing} is missing; see {command} --help.")
-    except (InputError, CycloptsError) as error:
-        return _fail(str(error))
-    except TrainingError as error:
-        _fail(str(error))
-        return 3
+        choose_waiting()
+        from resid.cli.command import run
+
+        return run(arguments)
     except KeyboardInterrupt:
-        errors.print(_STOPPED)
-        return 130
+        return _say_interrupted(_INTERRUPTED)
     except SystemExit as stopped:
         if stopped.code != _TERMINATED:
             raise
-        errors.print(_STOPPED)
-        return _TERMINATED
-    return 0
+        return _say_interrupted(_TERMINATED)
+    finally:
+        for number, handler in previous.items():
+            # At the end of the process the default action: it ends without a traceback from the interpreter's own clean-up.
+            signal.signal(number, signal.SIG_DFL if arguments is None else handler)
+
+
+def _say_interrupted(code: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it is being obeyed
+    sys.stderr.write(_MESSAGE)
+    return code
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process at once while it imports modules; otherwise raise an exception, so that temporary files are removed.
+
+    The code of other libraries may show or swallow an exception that comes in the middle of its import.
+    """
+    place: FrameType | None = frame
+    while place is not None:
+        if place.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, _MESSAGE.encode())
+            os._exit(128 + number)
+        place = place.f_back
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(_TERMINATED)

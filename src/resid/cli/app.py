@@ -9,6 +9,9 @@ from rich.console import Console
 
 from resid import InputError, __version__
 
+# Each is a module of this folder and a function or application in it, imported when it is called.
+_COMMANDS = "demo prepare download info fit evaluate recommend inspect encode quantize generate recipes".split()
+
 app = App(
     name="resid",
     version=__version__,
@@ -16,10 +19,19 @@ app = App(
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )
+for _name in _COMMANDS:
+    app.command(f"resid.cli.{_name}:{_name}", name=_name)
+app.register_install_completion_command()
 output = Console()
 errors = Console(stderr=True)
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+
+
+def import_commands() -> None:
+    """Import all commands, whose docstrings the list of commands shows."""
+    for name in _COMMANDS:
+        app[name]
 
 
 def names(value: str) -> tuple[str, ...]:

@@ -4,21 +4,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, Runtime
-from resid.cli.app import app, errors, output
+from resid.cli.app import errors, output
 from resid.cli.recommend import recommendations_table
 from resid.cli.show import print_info, steps_table
 from resid.core.files import refuse_foreign_folder
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST
-from resid.data.synthetic import synthetic_shop
 
 if TYPE_CHECKING:
-    from resid import Recommender
+    from resid import Dataset, Recommender
 
 _SHOP = {"users": 6_000, "items": 2_000, "interactions": 60_000}
 _SMALL = {  # learns the shop in seconds
@@ -38,16 +33,19 @@ _USERS = 2  # shown
 _SHOWN = 5  # items of a history
 
 
-@app.command
 def demo(*, out: Path = Path("demo-shop")) -> None:
     """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations; no download.
+
+    Example: ``resid demo``
 
     Parameters
     ----------
     out
         The folder to write: the Dataset to data/, the run to run/.
     """
-    from resid import fit  # torch takes a second to import
+    from resid import ConsoleProgress, Dataset, Runtime, fit  # here, as these imports take a second
+    from resid.data.dataset import MANIFEST
+    from resid.data.synthetic import synthetic_shop
     from resid.evaluate import evaluate
 
     refuse_foreign_folder(out / "data", MANIFEST)
@@ -65,7 +63,9 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     )
     model = fit(data, "resid", out / "run", changes=_SMALL, runtime=Runtime(progress=progress))
     baselines = {"popularity": fit(data, "popularity"), "co-occurrence": fit(data, "cooccurrence")}
-    table = Table("", "R@5", "R@10", "N@10", title="Test: is the next item among the best?", title_justify="left")
+    table = Table(
+        "", "R@5", "R@10", "N@10", title="Test set: how often the next item is in the top K", title_justify="left"
+    )
     for name, some in (*baselines.items(), ("ReSID", model)):
         found = evaluate(some, data).metrics()["seen_kept"]
         table.add_row(name, *(f"{found[metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10")))
@@ -84,7 +84,7 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         output.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _show(model: "Recommender", data: Dataset, user: int) -> None:
+def _show(model: "Recommender", data: "Dataset", user: int) -> None:
     """Print the end of a user's history, the next item, and the recommended items."""
     history, target = data.test.window(user)
     titles = data.item_table["title"]
@@ -93,5 +93,5 @@ def _show(model: "Recommender", data: Dataset, user: int) -> None:
     for item in history[-_SHOWN:]:
         output.print(f"  {escape(titles[int(item)])}", highlight=False)
     output.print(f"  [bold]{escape(titles[target])}[/bold]  ← the next item", highlight=False)
-    items, scores = model.recommend(data.item_ids.gather(history.astype(np.int64)).to_list(), _SHOWN)
+    items, scores = model.recommend(data.item_ids.gather(history.astype(int)).to_list(), _SHOWN)
     output.print(recommendations_table(model, items, scores))

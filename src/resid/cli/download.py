@@ -5,13 +5,10 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from resid.cli.app import app, errors, output
-from resid.core.progress import ConsoleProgress
-from resid.data.amazon import find_release
-from resid.data.download import download as fetch
+from resid.cli.app import errors, output
+from resid.core.errors import counted
 
 
-@app.command
 def download(
     release: str,
     name: str,
@@ -21,6 +18,8 @@ def download(
     mirror: str | None = None,
 ) -> None:
     """Download the public files of a category of the Amazon reviews; interrupted downloads are resumed.
+
+    Example: ``resid download amazon-2023 Musical_Instruments --raw downloads``
 
     Parameters
     ----------
@@ -35,9 +34,13 @@ def download(
     mirror
         URL of a mirror with the same files.
     """
+    from resid import ConsoleProgress  # here, as these imports take a while
+    from resid.data.amazon import find_release
+    from resid.data.download import download as fetch
+
     for address in find_release(release).addresses(name, five_core, mirror):
         path = fetch(address, raw, progress=ConsoleProgress(errors))
-        output.print(f"{escape(str(path))} ({path.stat().st_size:,} bytes)", highlight=False, soft_wrap=True)
+        output.print(f"{escape(str(path))} ({counted(path.stat().st_size, 'byte')})", highlight=False, soft_wrap=True)
     output.print(
         f"Next: resid prepare {release} {name} --raw {escape(shlex.quote(str(raw)))} --out data/{name}",
         highlight=False,

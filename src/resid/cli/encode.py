@@ -3,15 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from resid import Dataset
-from resid.cli.app import AsJson, app, output, print_json
+from resid.cli.app import AsJson, output, print_json
 from resid.cli.show import epochs_table, quality_table
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
-from resid.core.artifact import MANIFEST
 from resid.core.files import refuse_foreign_folder
 
 
-@app.command
 def encode(
     data: Path,
     *,
@@ -24,6 +21,8 @@ def encode(
 
     An interrupted command continues when it is run again.
 
+    Example: ``resid encode data/mine --out runs/mine``
+
     Parameters
     ----------
     data
@@ -35,7 +34,9 @@ def encode(
     as_json
         Print the result as JSON.
     """
-    from resid.methods.semantic_ids import fit_encoder  # torch takes a second to import
+    from resid import Dataset  # here, as these imports take a second
+    from resid.core.artifact import MANIFEST
+    from resid.methods.semantic_ids import fit_encoder
     from resid.runs import Run
 
     refuse_dataset_folder(out)

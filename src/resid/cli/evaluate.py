@@ -1,24 +1,26 @@
 """`resid evaluate`: Recall and NDCG of a recommender on a split."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rich.markup import escape
 from rich.table import Table
 
 from resid import InputError
-from resid.cli.app import AsJson, app, errors, names, output, print_json
+from resid.cli.app import AsJson, errors, names, output, print_json
+from resid.core.errors import counted
 from resid.core.files import refuse_file
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST as DATASET
+
+if TYPE_CHECKING:
+    from resid.generate import Generator
 
 Decoding = Literal["beam", "exact", "free"]
 
 
-@app.command
 def evaluate(
     model: Path,
-    *,
+    *others: Path,
     data: Path | None = None,
     split: Literal["test", "validation"] = "test",
     cutoffs: str = "5,10",
@@ -29,10 +31,14 @@ def evaluate(
 ) -> None:
     """Compute Recall and NDCG over the whole catalogue, and write the rank of every user's target.
 
+    Example: ``resid evaluate runs/mine runs/sasrec --against runs/cooccurrence``
+
     Parameters
     ----------
     model
         A run's folder, or a saved model.
+    others
+        More of them, fitted to the same Dataset, to compare in one table.
     data
         The Dataset's folder; by default the Dataset of the run.
     split
@@ -41,41 +47,55 @@ def evaluate(
         The K of Recall@K and NDCG@K, separated by commas.
     decoding
         Of a generator: beam search over the IDs of items; exact scoring of the whole catalogue; or free beam search, which may
-        generate IDs that no item has, as in the paper.
+        generate IDs that no item has, as in the paper. Other models ignore it if there are several.
     against
         A run that was evaluated on the same split; shows the difference to it with a paired bootstrap over users.
     out
-        Receives the metrics (JSON) and the ranks (Parquet); by default evaluation/ in the run's folder.
+        Receives the metrics (JSON) and the ranks (Parquet); by default evaluation/ in the run's folder. For one model.
     as_json
-        Print the metrics as JSON.
+        Print the metrics as JSON; those of several models by their folder.
     """
-    from resid import load  # torch takes a second to import
+    from resid import ConsoleProgress, load  # here, as these imports take a second
+    from resid.data.dataset import MANIFEST as DATASET
     from resid.evaluate import evaluate as evaluate_model
-    from resid.generate import Generator
     from resid.runs import load_dataset, read_evaluation, write_evaluation
 
-    wanted = _cutoffs(cutoffs)
+    wanted, folders = _cutoffs(cutoffs), (model, *others)
     if out is not None:
+        if others:
+            raise InputError("--out takes the results of one model; leave it out to write each to its run's folder.")
         refuse_file(out)
         if (out / DATASET).exists():
             raise InputError(f"{out} is a Dataset; choose another folder for the metrics.")
     name = split if decoding == "beam" else f"{split}-{decoding}"
     other = read_evaluation(against, name, split, max(wanted)) if against is not None else None
-    recommender, dataset = load(model), load_dataset(model, data)
-    options = recommender.decoding_options(decoding)
-    evaluation = evaluate_model(recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options)
-    metrics = evaluation.metrics(wanted)
-    if isinstance(recommender, Generator):
-        metrics = {"decoding": decoding, **metrics, "invalid_free_beams": recommender.invalid_share(evaluation.windows)}
-    if other is not None:
-        metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}
-    written = write_evaluation(model, name, metrics, evaluation.table(), out)
+    models = {folder: (load(folder), load_dataset(folder, data)) for folder in folders}
+    first = models[model][1].fingerprint
+    if strange := [folder for folder in folders if models[folder][1].fingerprint != first]:
+        raise InputError(f"{strange[0]}: this model has another Dataset than {model}; evaluate them one by one.")
+    found, written = dict[str, dict[str, Any]](), list[Path | None]()
+    for folder, (recommender, dataset) in models.items():
+        chosen = decoding if recommender.decodings or not others else "beam"
+        options = recommender.decoding_options(chosen)
+        evaluation = evaluate_model(
+            recommender, dataset, split, max(wanted), progress=ConsoleProgress(errors), **options
+        )
+        metrics = evaluation.metrics(wanted)
+        if recommender.decodings:
+            share = cast("Generator[Any, Any]", recommender).invalid_share(evaluation.windows)
+            metrics = {"decoding": decoding, **metrics, "invalid_free_beams": share}
+        if other is not None:
+            metrics["against"] = {"model": str(against), **evaluation.against(other, wanted)}
+        place = name if chosen == decoding else split
+        written.append(write_evaluation(folder, place, metrics, evaluation.table(), out))
+        found[str(folder)] = metrics
     if as_json:
-        print_json(metrics)
+        print_json({"models": found} if others else found[str(model)])
         return
-    _print(metrics)
-    if written is not None:
-        output.print(f"Wrote {escape(str(written))}.json and .parquet", highlight=False, soft_wrap=True)
+    _print(found)
+    for files in written:
+        if files is not None:
+            output.print(f"Wrote {escape(str(files))}.json and .parquet", highlight=False, soft_wrap=True)
 
 
 def _cutoffs(text: str) -> tuple[int, ...]:
@@ -88,50 +108,48 @@ def _cutoffs(text: str) -> tuple[int, ...]:
     return cutoffs
 
 
-def _print(metrics: dict[str, Any]) -> None:
+def _print(found: dict[str, dict[str, Any]]) -> None:
+    """Print one table of all models, and for a single model the results of user groups."""
+    metrics = next(iter(found.values()))
     columns = sorted((name for name in metrics["seen_kept"] if "@" in name), key=lambda name: int(name.split("@")[1]))
     short = [name.replace("recall@", "R@").replace("ndcg@", "N@") for name in columns]
-    title = f"{metrics['split'].capitalize()}, {metrics['users']:,} users, whole catalogue, with 95% intervals"
+    title = f"{metrics['split'].capitalize()} set: how often the next item is in the top K, of {counted(metrics['users'], 'user')}"
     table = Table(title=title, title_justify="left")
     for column in ("", *short):
         table.add_column(column, overflow="fold")  # do not cut off a bound in a narrow terminal
     gap = "\n" if len(columns) > 4 else ""  # fit more columns into a narrow terminal
-    for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
-        values = metrics[name]
-        bounds = [values["intervals"][column] for column in columns]
-        table.add_row(
-            text,
-            *(
-                f"{values[c]:.4f}\n[dim]{_short(low)}–{gap}{_short(high)}[/dim]"
-                for c, (low, high) in zip(columns, bounds, strict=True)
-            ),
-        )
+    for ranking, label, values in _rows(found):
+        cells = ((values[ranking][c], *values[ranking]["intervals"][c]) for c in columns)
+        table.add_row(label, *(f"{v:.4f}\n[dim]{_short(low)}–{gap}{_short(high)}[/dim]" for v, low, high in cells))
     output.print(table)
     output.print(
-        "* items of the history are dropped from the ranking; a target among them counts as missed", highlight=False
+        "With 95% intervals. * items of the history are dropped from the ranking; a target among them counts as missed",
+        highlight=False,
     )
     if "against" in metrics:
-        differences = Table(
-            "", *short, title=f"Difference to {escape(metrics['against']['model'])}", title_justify="left"
-        )
-        for name, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
-            values = [metrics["against"][name][column] for column in columns]
-            differences.add_row(
-                text,
-                *(
-                    f"{v['difference']:+.4f}\n[dim]{v['interval'][0]:+.4f} to {v['interval'][1]:+.4f}[/dim]"
-                    for v in values
-                ),
-            )
+        title = f"Difference to {escape(metrics['against']['model'])}"
+        differences = Table("", *short, title=title, title_justify="left")
+        for ranking, label, values in _rows(found):
+            cells = ((d["difference"], *d["interval"]) for d in (values["against"][ranking][c] for c in columns))
+            differences.add_row(label, *(f"{v:+.4f}\n[dim]{low:+.4f} to {high:+.4f}[/dim]" for v, low, high in cells))
         output.print(differences)
-    parts = Table("slice", "users", *short, title="Slices of users, seen items kept", title_justify="left")
+    if len(found) > 1:
+        return
+    groups = Table("group", "users", *short, title="Results by user group, seen items kept", title_justify="left")
     for name, values in metrics["slices"].items():
-        parts.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))
-    output.print(parts)
+        groups.add_row(name, f"{values['users']:,}", *(f"{values[column]:.4f}" for column in columns))
+    output.print(groups)
     if "invalid_free_beams" in metrics:
         output.print(
             f"Free beams that end at an ID without an item: {metrics['invalid_free_beams']:.1%}", highlight=False
         )
+
+
+def _rows(found: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the rows of a table: both rankings of every model, under the names of the models if there are several."""
+    for ranking, text in (("seen_kept", "seen kept"), ("seen_dropped", "dropped*")):
+        for folder, metrics in found.items():
+            yield ranking, f"{escape(folder)}, {text}" if len(found) > 1 else text, metrics
 
 
 def _short(value: float) -> str:

@@ -1,20 +1,16 @@
-"""`resid fit` and `resid recipes`: from a Dataset and a recipe to a recommender."""
+"""`resid fit`: from a Dataset and a recipe to a recommender."""
 
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cyclopts import App
-from rich.table import Table
-
-from resid.cli.app import AsJson, app, output, print_json
+from resid.cli.app import AsJson, output, print_json
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 if TYPE_CHECKING:
     from resid import Recommender
 
 
-@app.command
 def fit(
     data: Path,
     *,
@@ -26,6 +22,8 @@ def fit(
 
     Under torchrun, all processes train together: torchrun --nproc-per-node 2 -m resid fit DATA --out RUN.
 
+    Example: ``resid fit data/mine --recipe resid --out runs/mine``
+
     Parameters
     ----------
     data
@@ -35,7 +33,7 @@ def fit(
     as_json
         Print the result as JSON.
     """
-    from resid import fit as fit_recipe  # torch takes a second to import
+    from resid import fit as fit_recipe  # here, as this import takes a while
 
     refuse_dataset_folder(out)
     made = training.changed_recipe()
@@ -50,9 +48,13 @@ def fit(
 
 def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
     """Print the best epoch of a fitted recommender."""
+    from resid.runs import read_run
+
     best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
     if as_json:
-        print_json({"folder": str(out), "recipe": recipe, "epochs": len(model.history_), "best": best})
+        record = read_run(out)
+        found = {"folder": str(out), "recipe": recipe, "epochs": len(model.history_), "best": best}
+        print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
         output.print(
@@ -61,43 +63,3 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
             highlight=False,
         )
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-recipes = App(name="recipes", help="List the recipes, or show one.", result_action="return_value")
-app.command(recipes)
-
-
-@recipes.default
-def list_recipes(*, as_json: AsJson = False) -> None:
-    """List the recipes that come with the library.
-
-    Parameters
-    ----------
-    as_json
-        Print them as JSON.
-    """
-    from resid import Recipe
-    from resid.methods.recipe import recipe_names
-
-    known = [Recipe.read(name) for name in recipe_names()]
-    if as_json:
-        print_json({recipe.name: recipe.description for recipe in known})
-        return
-    table = Table("recipe", "parts", "description")
-    for recipe in known:
-        table.add_row(recipe.name, " → ".join(part.kind for part in recipe.parts.values()), recipe.description)
-    output.print(table)
-
-
-@recipes.command
-def show(recipe: str) -> None:
-    """Print a recipe with all of its settings as TOML, to edit and pass to `resid fit --recipe`.
-
-    Parameters
-    ----------
-    recipe
-        Its name, or the path of a TOML file.
-    """
-    from resid import Recipe
-
-    output.print(Recipe.read(recipe).toml(), highlight=False, markup=False, soft_wrap=True, end="")

@@ -3,13 +3,12 @@
 import shlex
 from pathlib import Path
 
-from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, output
+from resid import InputError
+from resid.cli.app import AsJson, output
 from resid.cli.fit import print_fitted
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 
-@app.command
 def generate(
     data: Path,
     ids: Path | None = None,
@@ -20,6 +19,8 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Fit the generator of a recipe to the IDs of the run, or to IDs of your own.
+
+    Example: ``resid generate data/mine ids.parquet --recipe resid-codes --out runs/mine``
 
     Parameters
     ----------
@@ -35,8 +36,10 @@ def generate(
     as_json
         Print the result as JSON.
     """
-    from resid import fit as fit_recipe  # torch takes a second to import
+    from resid import Dataset  # here, as these imports take a second
+    from resid import fit as fit_recipe
     from resid.encode import ItemEmbeddings
+    from resid.methods.floor import compare_with_floor
     from resid.methods.semantic_ids import fit_generator
     from resid.quantize import SemanticIds
     from resid.runs import Run
@@ -59,7 +62,8 @@ def generate(
     else:
         with Run.open(out, dataset, runtime) as run:
             model = fit_generator(run, spec, dataset, known, vectors)
-            run.finish(model, f"{made.name}, generator only", made.toml("generator"))
+            found = compare_with_floor(run, model, dataset)
+            run.finish(model, f"{made.name}, generator only", made.toml("generator"), found)
     if runtime.is_first:
         print_fitted(model, out, made.name, as_json)
         if not as_json:

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from resid import Dataset
-from resid.cli.app import AsJson, app, print_json
+from resid.cli.app import AsJson, print_json
 from resid.cli.show import print_info
 
 
-@app.command
 def info(data: Path, *, as_json: AsJson = False) -> None:
     """Show the counts, fields and history lengths of a Dataset.
+
+    Example: ``resid info data/mine``
 
     Parameters
     ----------
@@ -18,6 +18,8 @@ def info(data: Path, *, as_json: AsJson = False) -> None:
     as_json
         Print the result as JSON.
     """
+    from resid import Dataset  # here, as this import takes a while
+
     dataset = Dataset.load(data)
     if as_json:
         print_json(dataset.info())

@@ -3,18 +3,20 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, errors, output, print_json
+from resid import InputError
+from resid.cli.app import AsJson, errors, output, print_json
 from resid.cli.show import ids_table, ids_text
 
 if TYPE_CHECKING:
+    from resid import Dataset
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds
 
 
-@app.command
 def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = None, as_json: AsJson = False) -> None:
     """Print the quality of semantic IDs.
+
+    Example: ``resid inspect runs/mine``
 
     Parameters
     ----------
@@ -27,7 +29,8 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     as_json
         Print the quality as JSON.
     """
-    from resid.encode import ItemEmbeddings  # torch takes a second to import
+    from resid import Dataset  # here, as these imports take a while
+    from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, id_quality
     from resid.runs import load_dataset, read_run
 
@@ -84,7 +87,7 @@ def _blend(folder: Path) -> dict[str, float] | None:
     return model.blend_.to_dict() if isinstance(model, JointGenerator) else None
 
 
-def _embeddings(folder: Path, data: Dataset | None) -> "ItemEmbeddings | None":
+def _embeddings(folder: Path, data: "Dataset | None") -> "ItemEmbeddings | None":
     """Return the embeddings of a run's encoder, if there is one."""
     from resid.encode import Encoder
     from resid.runs import load_stage

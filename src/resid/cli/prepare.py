@@ -2,22 +2,21 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, column_names, errors, names, output, print_json
-from resid.cli.show import print_notes, steps_table
+from resid import InputError
+from resid.cli.app import AsJson, column_names, errors, names, output, print_json
+from resid.cli.show import fields_table, print_notes, steps_table
 from resid.core.files import refuse_foreign_folder
-from resid.core.progress import ConsoleProgress
-from resid.data.dataset import MANIFEST
-from resid.data.sources import Comparison, Source, find_source
+
+if TYPE_CHECKING:
+    from resid.data.sources import Comparison, Source
 
 
-@app.command
 def prepare(
     source: str,
     second: str | None = None,
@@ -33,6 +32,8 @@ def prepare(
     max_length: int = 32,
     path_levels: int = 3,
     qualify_paths: bool = True,
+    short_paths: Literal["repeat", "missing"] | None = None,
+    bins: int = 10,
     category_root: Literal["keep", "drop"] | None = None,
     unlisted_items: Literal["error", "missing"] = "error",
     unseen_targets: Literal["keep", "drop", "train"] | None = None,
@@ -47,7 +48,7 @@ def prepare(
 ) -> None:
     """Create a Dataset folder from tables, from the Amazon reviews, or from the paper's published data.
 
-    ``resid prepare interactions.parquet items.parquet --fields store,cat1,cat2 --out data/mine``
+    ``resid prepare interactions.parquet items.parquet --fields store,genres:tags,price:number --out data/mine``
 
     ``resid prepare amazon-2023 Musical_Instruments --raw downloads --out data/mi``
 
@@ -65,8 +66,8 @@ def prepare(
     raw
         Public data sets: the folder with the downloaded files.
     fields
-        Tables: the columns to use as item fields, separated by commas. List columns (category paths) are split into
-        levels.
+        Tables: the columns to use as item fields, separated by commas. A kind can follow a colon: category, path (a list
+        that is split into levels), tags or number. By default the kind is guessed, and shown with the reason.
     columns
         Tables: column names, for example user=reviewer,item=asin,timestamp=time.
     keep
@@ -83,6 +84,11 @@ def prepare(
         Number of levels of a category path to use as fields.
     qualify_paths
         Distinguish categories with the same name but different parents.
+    short_paths
+        Levels that a category path does not have: repeat its last level, or treat them as missing. Default: repeat; missing
+        for Amazon, as in the paper.
+    bins
+        Number of bins of a field that is a number.
     category_root
         Amazon: keep or drop the first name of every category path. Default: drop for the ten data sets of the paper,
         where it is constant, keep otherwise.
@@ -108,6 +114,10 @@ def prepare(
     as_json
         Print the result as JSON.
     """
+    from resid import ConsoleProgress, Dataset  # here, as these imports take a while
+    from resid.data.dataset import MANIFEST
+    from resid.data.sources import find_source
+
     if add_unseen_targets:
         raise InputError("--add-unseen-targets is now called --unseen-targets train.")
     refuse_foreign_folder(out, MANIFEST)
@@ -123,6 +133,8 @@ def prepare(
             ("max_length", max_length, 32),
             ("path_levels", path_levels, 3),
             ("qualify_paths", qualify_paths, True),
+            ("short_paths", short_paths, None),
+            ("bins", bins, 10),
             ("category_root", category_root, None),
             ("unlisted_items", unlisted_items, "error"),
             ("unseen_targets", unseen_targets, None),
@@ -155,6 +167,8 @@ def prepare(
         print_json(data.info() | {"folder": str(out), "paper": None} | other)
         return
     output.print(steps_table(data))
+    if fields_info := data.info()["fields"]:
+        output.print(fields_table(fields_info))
     print_notes(data)
     if comparisons:
         output.print(_comparison_table(comparisons))
@@ -166,7 +180,7 @@ def prepare(
     )
 
 
-def _require_name(source: str, name: str | None, public: Source, options: dict[str, Any]) -> str:
+def _require_name(source: str, name: str | None, public: "Source", options: dict[str, Any]) -> str:
     """Return the name of a public data set; raise an `InputError` if it is missing or an option does not apply."""
     flags = {"qualify_paths": "no-qualify-paths"}  # the others are called as they are
     unused = [f"--{flags.get(option, option).replace('_', '-')}" for option in options if option not in public.options]
@@ -179,7 +193,7 @@ def _require_name(source: str, name: str | None, public: Source, options: dict[s
     return name
 
 
-def _comparison_table(comparisons: dict[str, Comparison]) -> Table:
+def _comparison_table(comparisons: "dict[str, Comparison]") -> Table:
     table = Table("", title="Comparison with the published counts", title_justify="left")
     for column in ("here", "published", "difference"):
         table.add_column(column, justify="right")

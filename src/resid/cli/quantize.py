@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from resid import Dataset, InputError
-from resid.cli.app import AsJson, app, output, print_json
+from resid import InputError
+from resid.cli.app import AsJson, output, print_json
 from resid.cli.show import ids_table, ids_text
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
-from resid.core.tables import TABLE_ENDINGS, check_table_file, write_table
 
 
-@app.command
 def quantize(
     data: Path,
     *,
@@ -22,6 +20,8 @@ def quantize(
     """Fit the quantizer of a recipe and print the quality of its IDs; `resid fit` with the same --out reuses it.
 
     The recipe's encoder is fitted first if it is not in the run yet.
+
+    Example: ``resid quantize data/mine --out runs/mine --ids ids.csv``
 
     Parameters
     ----------
@@ -37,7 +37,9 @@ def quantize(
     as_json
         Print the quality as JSON.
     """
-    from resid.encode import ItemEmbeddings  # torch takes a second to import
+    from resid import Dataset  # here, as these imports take a second
+    from resid.core.tables import TABLE_ENDINGS, check_table_file, write_table
+    from resid.encode import ItemEmbeddings
     from resid.methods.semantic_ids import fit_encoder, fit_quantizer
     from resid.quantize import SemanticIds, id_quality
     from resid.runs import Run

@@ -4,28 +4,23 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import polars as pl
 from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
 from resid import InputError
-from resid.cli.app import AsJson, app, column_names, errors, output, print_json
+from resid.cli.app import AsJson, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding
-from resid.core.progress import ConsoleProgress
-from resid.core.tables import check_table_file, write_table
-from resid.data.catalogue import parse_ids
-from resid.data.engines import ROW
-from resid.data.readers import open_table
-from resid.data.tables import checked_interactions
+from resid.core.errors import counted
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from resid import Recommender
 
 _COLUMN = 40  # characters shown of a column
 
 
-@app.command
 def recommend(
     model: Path,
     *,
@@ -45,6 +40,8 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend items after a history.
+
+    Example: ``resid recommend runs/mine --history B000000000,B001494E89 -k 5``
 
     Parameters
     ----------
@@ -77,7 +74,11 @@ def recommend(
     as_json
         Print the items as JSON.
     """
-    from resid import load  # torch takes a second to import
+    import polars as pl  # here, as these imports take a while
+
+    from resid import ConsoleProgress, load
+    from resid.core.tables import check_table_file, write_table
+    from resid.data.catalogue import parse_ids
 
     if user is not None and history is None:
         raise InputError("--user needs --history; a file of histories has a user column.")
@@ -123,7 +124,7 @@ def recommend(
         if as_json:
             print_json({"file": str(out), "users": len(users), "rows": len(found)})
         else:
-            text = f"Wrote {escape(str(out))}: {len(found):,} rows for {len(users):,} users"
+            text = f"Wrote {escape(str(out))}: {counted(len(found), 'row')} for {counted(len(users), 'user')}"
             output.print(text, highlight=False, soft_wrap=True)
     elif as_json:
         some = [(item, float(score)) for item, score in zip(items[0], scores[0], strict=True) if item is not None]
@@ -143,13 +144,16 @@ def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Tabl
         if item is not None:
             index = int(known.find([item])[0])
             code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
-            values = [known.items[name][index] for name in columns[:3]]
-            more = ["–" if value is None else escape(str(value)[:_COLUMN]) for value in values]
+            row = known.items.row(index, named=True)
+            texts = [", ".join(map(str, v)) if isinstance(v, list) else v for v in (row[name] for name in columns[:3])]
+            more = ["–" if text is None else escape(str(text)[:_COLUMN]) for text in texts]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
 
 
-def _read_ids(path: Path | None, dtype: pl.DataType) -> list[Any] | None:
+def _read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
+    from resid.data.catalogue import parse_ids
+
     if path is None:
         return None
     try:
@@ -168,8 +172,13 @@ def _split_history(history: str) -> list[str]:
 
 
 def _read_histories(
-    path: Path, columns: dict[str, str], dtype: pl.DataType, timestamp_format: str | None, **options: Any
+    path: Path, columns: dict[str, str], dtype: "pl.DataType", timestamp_format: str | None, **options: Any
 ) -> tuple[list[Any], list[list[Any]]]:
+    from resid.data.catalogue import parse_ids
+    from resid.data.engines import ROW
+    from resid.data.readers import open_table
+    from resid.data.tables import checked_interactions
+
     columns = {name: name for name in ("user", "item", "timestamp")} | columns
     table = open_table(path, "histories", list(columns.values()), **options)
     table = checked_interactions(table, columns, timestamp_format)

@@ -1,17 +1,19 @@
 """Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from resid import Dataset
 from resid.cli.app import output
+from resid.core.errors import counted
+
+if TYPE_CHECKING:
+    from resid import Dataset
 
 
-def steps_table(data: Dataset) -> Table:
+def steps_table(data: "Dataset") -> Table:
     """Return the number of users, items and interactions after every preprocessing step."""
     table = Table("step", title="Preprocessing", title_justify="left")
     for column in ("users", "items", "interactions"):
@@ -21,7 +23,19 @@ def steps_table(data: Dataset) -> Table:
     return table
 
 
-def print_notes(data: Dataset) -> None:
+def fields_table(fields: Sequence[dict[str, Any]]) -> Table:
+    """Return the kinds and the number of values of fields, as `Dataset.info` describes them."""
+    table = Table("field", "kind", title="Fields", title_justify="left")
+    table.add_column("values", justify="right")
+    table.add_column("missing", justify="right")
+    for field in fields:
+        words = {"tags": f", {field.get('mean_tags', 0):.1f} per item", "number": ", in bins"}
+        kind = field["kind"] + words.get(field["kind"], "")
+        table.add_row(escape(field["name"]), kind, f"{field['values']:,}", f"{field['missing']:.1%}")
+    return table
+
+
+def print_notes(data: "Dataset") -> None:
     """Print the other counts of a preprocessing."""
     notes = data.notes
     validation, test = notes["unseen_validation_targets"], notes["unseen_test_targets"]
@@ -45,32 +59,31 @@ def print_notes(data: Dataset) -> None:
         "skipped_users": "Users with contradictory rows (dropped)",
     }
     lines += [f"{text}: {notes[name]:,}" for name, text in counts.items() if notes.get(name)]
+    for column, guess in notes.get("guessed_kinds", {}).items():
+        kind, _, reason = guess.partition(": ")
+        lines.append(f"Column '{column}' was taken as {kind}: {reason} (--fields {column}:KIND chooses another kind)")
+    for name, count in notes.get("reduced_tags", {}).items():
+        lines.append(f"Items with too many tags in '{name}' (the rarest tags were left out): {count:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def print_info(data: Dataset) -> None:
+def print_info(data: "Dataset") -> None:
     """Print the counts, fields and history lengths of a Dataset."""
     facts = data.info()
     windows = facts["windows"]
     output.print(
-        f"[bold]{facts['users']:,}[/bold] users, [bold]{facts['items']:,}[/bold] items, "
-        f"[bold]{facts['interactions']:,}[/bold] interactions (density {facts['density']:.3%})\n"
+        f"{', '.join(counted(facts[f'{noun}s'], noun) for noun in ('user', 'item', 'interaction'))} (density {facts['density']:.3%})\n"
         f"windows: {windows['train']:,} train, {windows['validation']:,} validation, {windows['test']:,} test",
         highlight=False,
     )
     if facts["fields"]:
-        table = Table("field", title="Fields", title_justify="left")
-        table.add_column("values", justify="right")
-        table.add_column("missing", justify="right")
-        for field in facts["fields"]:
-            table.add_row(escape(field["name"]), f"{field['values']:,}", f"{field['missing']:.1%}")
-        output.print(table)
+        output.print(fields_table(facts["fields"]))
     lengths = facts["history_lengths"]
     output.print(
         f"History lengths: mean {lengths['mean']:.1f}, median {lengths['median']:.0f}, "
         f"95% at most {lengths['q95']:.0f}, longest {lengths['max']:.0f}; "
-        f"{lengths['longer_than_window']:,} of {facts['users']:,} histories are longer than the window of "
-        f"{data.settings.max_length} items",
+        f"{lengths['longer_than_window']:,} of {counted(facts['users'], 'history', 'histories')} "
+        f"{'is' if lengths['longer_than_window'] == 1 else 'are'} longer than the window of {data.settings.max_length} items",
         highlight=False,
         soft_wrap=True,
     )
@@ -79,8 +92,10 @@ def print_info(data: Dataset) -> None:
     output.print(f"fingerprint {facts['fingerprint'][:16]}", style="dim", highlight=False)
 
 
-def _length_histogram(data: Dataset) -> Table:
+def _length_histogram(data: "Dataset") -> Table:
     """Return a histogram of the history lengths with doubling bins."""
+    import numpy as np
+
     lengths = np.diff(data.offsets)
     edges = [0, 4, 8, 16, 32, 64, 128, int(max(lengths.max(), 128))]
     table = Table.grid(padding=(0, 1))
@@ -139,8 +154,8 @@ _ID_ROWS = (
 def ids_text(quality: dict[str, Any]) -> str:
     """Return the counts of semantic IDs as one sentence."""
     return (
-        f"{quality['items']:,} items, {quality['ids']:,} distinct IDs, {quality['unique']:.1%} of the items with a unique ID, "
-        f"at most {quality['largest_collision']} items per ID"
+        f"{counted(quality['items'], 'item')}, {counted(quality['ids'], 'distinct ID')}, {quality['unique']:.1%} of the items "
+        f"with a unique ID, at most {counted(quality['largest_collision'], 'item')} per ID"
     )
 
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from resid import InputError, Runtime
+from resid import InputError
 from resid.cli.app import errors, names
-from resid.core.progress import ConsoleProgress, Silent
 
 if TYPE_CHECKING:
-    from resid import Recipe
+    from resid import Recipe, Runtime
 
 
 @Parameter(name="*")
@@ -23,8 +22,10 @@ class Training:
     ----------
     recipe
         The recipe, a name that `resid recipes` lists or the path of a TOML file.
+    epochs
+        The maximum number of epochs of every part that is trained; by default that of the recipe.
     seed
-        The seed of all parts.
+        Random seed of all parts; by default that of the recipe.
     change
         Any setting of the recipe as name=value: --set encoder.epochs=20 --set quantizer.branching=32,40.
     accelerator
@@ -38,7 +39,8 @@ class Training:
     """
 
     recipe: str = "resid"
-    seed: str | None = None
+    epochs: int | None = None
+    seed: int | None = None
     change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     devices: int = 1
@@ -47,13 +49,16 @@ class Training:
 
     def changed_recipe(self) -> "Recipe":
         """Return the recipe with the changes of --seed and --set."""
-        from resid import Recipe  # torch takes a second to import
+        from resid import Recipe  # here, as this import takes a while
 
-        changes = ({"seed": self.seed} if self.seed is not None else {}) | read_changes(self.change)
+        common = {"epochs": self.epochs, "seed": self.seed}
+        changes = {name: value for name, value in common.items() if value is not None} | read_changes(self.change)
         return Recipe.read(self.recipe).replace(changes)
 
-    def runtime(self) -> Runtime:
+    def runtime(self) -> "Runtime":
         """Start the devices; only the first process shows progress."""
+        from resid import ConsoleProgress, Runtime  # here, as these imports take seconds
+        from resid.core.progress import Silent
         from resid.train import open_fabric
         from resid.train.trackers import check_trackers
 
@@ -66,7 +71,7 @@ class Training:
 DEFAULTS = Training()
 
 
-def read_changes(pairs: tuple[str, ...]) -> dict[str, str | tuple[str, ...]]:
+def read_changes(pairs: tuple[str, ...]) -> dict[str, int | str | tuple[str, ...]]:
     """Read the name=value pairs of --set."""
     if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
         raise InputError(

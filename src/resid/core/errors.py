@@ -20,12 +20,15 @@ class TrainingError(RuntimeError):
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+_REFUSED = {  # errors of files, not of networks
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    *(errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ELOOP, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE),
+}
 
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into an `InputError` that names `path`; other errors pass through.
+    """Turn a full disk, a missing permission and other errors of files into an `InputError` that names `path`.
 
     The name in the original error may be that of a temporary file.
     """
@@ -58,6 +61,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint at the known name most similar to `name`, or an empty string."""
     found = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean '{found[0]}'?)" if found else ""
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a count with its noun, for messages."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def shown(value: Any) -> str:

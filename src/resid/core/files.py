@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from resid.core.errors import InputError, explain_disk_errors
+from resid.core.errors import InputError, counted, explain_disk_errors
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
@@ -30,9 +30,10 @@ def refuse_file(folder: Path) -> None:
 
 def _refuse_foreign(folder: Path, foreign: set[str]) -> None:
     if foreign:
-        first = min(foreign, key=lambda name: (name.startswith("."), name))  # name a visible file if there is one
+        visible = [name for name in foreign if not name.startswith(".")]
+        content = min(visible) if visible else counted(len(foreign), "hidden file")
         raise InputError(
-            f"{folder}: the folder exists and was not written by resid (it contains {first}); "
+            f"{folder}: the folder exists and was not written by resid (it contains {content}); "
             "choose another folder or remove it."
         )
 

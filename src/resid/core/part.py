@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError, first_line
-from resid.core.registry import find_part, kinds
+from resid.core.registry import find_part, is_known
 from resid.core.runtime import Runtime
 from resid.core.settings import Settings
 
@@ -85,7 +86,7 @@ class Part(ABC):
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Self:
         """Restore a part of this class from plain data."""
-        if artifact.kind not in kinds(artifact.stage):
+        if not is_known(artifact.stage, artifact.kind):
             raise InputError(
                 f"the {artifact.stage} '{artifact.kind}' is not known to this version of resid; update it."
             )
@@ -135,6 +136,30 @@ class Part(ABC):
             raise InputError(
                 f"{folder}: the files of the model do not match ({first_line(error)}); fit it again."
             ) from error
+
+
+class SavedParts(Mapping[str, Part]):
+    """The parts of an artifact. Each is restored when it is first used, as that imports its module.
+
+    Parameters
+    ----------
+    artifacts
+        The parts by name, as plain data.
+    """
+
+    def __init__(self, artifacts: Mapping[str, Artifact]) -> None:
+        self._artifacts, self._restored = artifacts, dict[str, Part]()
+
+    def __getitem__(self, name: str) -> Part:
+        if name not in self._restored:
+            self._restored[name] = Part.from_artifact(self._artifacts[name])
+        return self._restored[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._artifacts)
+
+    def __len__(self) -> int:
+        return len(self._artifacts)
 
 
 def _all_arrays(artifact: Artifact) -> dict[str, NDArray[Any]]:

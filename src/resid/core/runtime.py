@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from resid.core.progress import Progress, Silent
+from resid.core.progress import Progress, default_progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric  # imports torch, which takes a second
@@ -23,13 +23,13 @@ class Runtime:
     trackers
         Experiment trackers that receive the metrics as well: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``.
     progress
-        Receives messages and progress bars.
+        Receives messages and progress bars; by default a `ConsoleProgress` on a terminal and in a notebook.
     """
 
     folder: Path | None = None
     fabric: "Fabric | None" = None
     trackers: tuple[str, ...] = ()
-    progress: Progress = field(default_factory=Silent)
+    progress: Progress = field(default_factory=default_progress)
 
     def within(self, name: str) -> Self:
         """Return the same runtime in a subfolder, for one phase of several."""

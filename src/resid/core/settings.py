@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import typing
+from collections.abc import Sequence
 from functools import wraps
 from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -54,16 +55,55 @@ def validated(cls: type[_C]) -> type[_C]:
         try:
             build(self, *values, **named)
         except ValidationError as error:
-            first = error.errors()[0]
-            if not first["loc"]:  # a combination of settings
-                raise InputError(f"{first['msg'].removeprefix('Value error, ')}.") from error
-            raise InputError(
-                f"invalid value {shown(first['input'])} for '{first['loc'][0]}': {first['msg']}."
-            ) from error
+            raise InputError(_sentence(error.errors(include_url=False))) from error
 
     made.__init__ = init
     decorated: type[_C] = made
     return decorated
+
+
+_NUMBER_LIMITS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
+_EXPECTED = {  # start of pydantic's name of an error → what the value must be
+    "int": "an integer",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "bool": "true or false",
+    "string": "a string",
+    "tuple": "a list",
+    "list": "a list",
+}
+
+
+def _sentence(found: Sequence[Any]) -> str:
+    """Return the first problem that pydantic found as a sentence.
+
+    A setting that may have one of several types has an error for each of them.
+    """
+    first = found[0]
+    if not first["loc"]:  # a combination of settings
+        return f"{first['msg'].removeprefix('Value error, ')}."
+    name, value = first["loc"][0], first["input"]
+    of_value = [each for each in found if each["loc"][0] == name and each["input"] is value]
+    expected = " or ".join(dict.fromkeys(map(_expected, of_value)))
+    return f"invalid value {shown(value)} for '{name}': it must be {expected}."
+
+
+def _expected(problem: Any) -> str:
+    """Return what a value must be, in the words of all messages."""
+    context = problem.get("ctx", {})
+    for limit, words in _NUMBER_LIMITS.items():
+        if limit in context:
+            return f"{words} {context[limit]:{',' if isinstance(context[limit], int) else 'g'}}"
+    if problem["type"] == "literal_error":
+        return str(context["expected"])
+    kind = next((kind for kind in _EXPECTED if problem["type"].startswith(kind)), None)
+    return _EXPECTED[kind] if kind else problem["msg"].removeprefix("Input should be ")
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise a `ValueError` unless the width is a multiple of the number of attention heads."""
+    if width % heads:
+        raise ValueError(f"width={width} must be a multiple of heads={heads}")
 
 
 def settings_of_estimator(cls: type) -> type[Settings]:

@@ -1,19 +1,24 @@
 """Data: from tables to a Dataset. Reads and validates tables, preprocesses them, splits histories and builds batches."""
 
-from resid.data.batches import (
-    PADDING,
-    Batch,
-    Batches,
-    EpochBatches,
-    SequenceBatch,
-    SequenceBatches,
-    VectorBatch,
-    VectorBatches,
-)
-from resid.data.dataset import Dataset
-from resid.data.settings import PrepareSettings
-from resid.data.splits import Split
-from resid.data.synthetic import SyntheticShop, synthetic_shop
+from typing import TYPE_CHECKING
+
+from resid.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from resid.data.batches import (
+        PADDING,
+        Batch,
+        Batches,
+        EpochBatches,
+        SequenceBatch,
+        SequenceBatches,
+        VectorBatch,
+        VectorBatches,
+    )
+    from resid.data.dataset import Dataset
+    from resid.data.settings import PrepareSettings
+    from resid.data.splits import Split
+    from resid.data.synthetic import SyntheticShop, synthetic_shop
 
 __all__ = [
     "PADDING",
@@ -30,3 +35,14 @@ __all__ = [
     "VectorBatches",
     "synthetic_shop",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batches": "PADDING Batch Batches EpochBatches SequenceBatch SequenceBatches VectorBatch VectorBatches",
+        "dataset": "Dataset",
+        "settings": "PrepareSettings",
+        "splits": "Split",
+        "synthetic": "SyntheticShop synthetic_shop",
+    },
+)

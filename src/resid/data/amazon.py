@@ -143,7 +143,7 @@ def prepare_amazon(
         As in `Dataset.from_tables`. The metadata is always read with Polars.
     **settings
         Settings of `Dataset.from_tables`: k_core, missing, min_interactions, …. The fields of items without metadata are
-        missing.
+        missing, and so are the levels that a short path lacks, as in the paper; ``short_paths="repeat"`` changes this.
 
     Raises
     ------
@@ -157,7 +157,10 @@ def prepare_amazon(
     if category_root is None:
         category_root = "drop" if release == "amazon-2023" and name in PAPER_COUNTS else "keep"
     prepare_settings = PrepareSettings(
-        **settings | {"fields": ("store", "categories"), "keep": tuple(keep), "unlisted_items": "missing"}
+        **{"short_paths": "missing"}
+        | settings
+        | {"fields": ("store", "categories"), "kinds": ("category", "path"), "keep": tuple(keep)}
+        | {"unlisted_items": "missing"}
     )
     raw = Path(raw)
     names = [Path(published.five_core.format(name=name)).name, Path(published.reviews.format(name=name)).name]
@@ -244,7 +247,16 @@ for _release in RELEASES:
         Source(
             partial(prepare_amazon, _release),
             options=(
-                *("keep", "k_core", "missing", "min_interactions", "max_length", "path_levels", "qualify_paths"),
+                *(
+                    "keep",
+                    "k_core",
+                    "missing",
+                    "min_interactions",
+                    "max_length",
+                    "path_levels",
+                    "qualify_paths",
+                    "short_paths",
+                ),
                 *("category_root", "unseen_targets", "duplicates", "skip_bad_lines", "engine", "scratch"),
             ),
             reason="the columns of the Amazon files are known",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -11,7 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.errors import InputError, shown
-from resid.data.settings import PrepareSettings
+from resid.data.codes import bin_codes, values_in_order
+from resid.data.settings import FieldKind, PrepareSettings
 
 _INTEGER = re.compile(r"-?\d{1,20}")
 
@@ -31,6 +32,8 @@ class Catalogue:
         How the tables were prepared.
     fingerprint : str
         The fingerprint of the Dataset.
+    edges : dict
+        The edges between the bins of every field that is a number.
     """
 
     items: pl.DataFrame
@@ -38,6 +41,7 @@ class Catalogue:
     counts: NDArray[np.int64]
     settings: PrepareSettings
     fingerprint: str
+    edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.counts.shape != (len(self.items),):
@@ -75,14 +79,31 @@ class Catalogue:
         shares: NDArray[np.float32] = np.log((self.counts + 1) / (self.counts + 1).sum()).astype(np.float32)
         return shares
 
+    @cached_property
+    def kinds(self) -> dict[str, FieldKind]:
+        """The kind of every field."""
+        return self.settings.kinds_of(self.field_names)
+
     def vocabulary(self, field: str) -> pl.Series:
-        """Return the values of a field in the order of their codes; code 1 is the first value, code 0 is missing."""
+        """Return the values of a field in the order of their codes; code 1 is the first value, code 0 is missing.
+
+        The values of tags are the single tags, those of a number its bins as text.
+        """
         if field not in self.field_names:
             raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
-        return self.items[field].drop_nulls().unique().sort()
+        return values_in_order(self.items[field], self.kinds[field], self.edges.get(field, ()))
 
     def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the codes of field values: 0 for null (missing), -1 for an unknown value."""
+        """Return the codes of field values: 0 for null (missing), -1 for an unknown value.
+
+        Values are single tags if the field has tags, and numbers, which are binned, if it is a number.
+        """
+        if self.kinds.get(field) == "number":
+            try:
+                numbers = pl.Series(values=as_list(values), dtype=pl.Float64).fill_nan(None)
+            except (TypeError, pl.exceptions.PolarsError) as error:
+                raise InputError(f"the values of the field '{field}' are numbers, not {shown(values)}.") from error
+            return bin_codes(numbers, self.edges[field]).astype(np.int64)
         positions = {value: code for code, value in enumerate(self.vocabulary(field), 1)} | {None: 0}
         return lookup(positions, values)
 
@@ -124,7 +145,7 @@ class Catalogue:
         Returns
         -------
         ids, codes
-            The item ids, and their field codes, shape (items, fields): 0 is missing, -1 is an unknown value. A warning is
+            The item ids, and their field codes as in `Dataset.fields`: 0 is missing, -1 is an unknown value. A warning is
             logged for unknown values.
         """
         from resid.data.prepare import encode_items  # prepare builds Datasets, which import this module
@@ -137,13 +158,15 @@ class Catalogue:
             "field_names": list(self.field_names),
             "prepare": self.settings.to_dict(),
             "fingerprint": self.fingerprint,
+            "edges": {name: list(edges) for name, edges in self.edges.items()},
         }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], items: pl.DataFrame, counts: NDArray[np.int64]) -> Self:
         """Undo `facts`."""
-        names, settings = tuple(facts["field_names"]), PrepareSettings(**facts["prepare"])
-        return cls(items, names, counts, settings, facts["fingerprint"])
+        names, settings = tuple(facts["field_names"]), PrepareSettings.from_dict(facts["prepare"])
+        edges = {name: tuple(values) for name, values in facts.get("edges", {}).items()}
+        return cls(items, names, counts, settings, facts["fingerprint"], edges)
 
 
 def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:

@@ -2,10 +2,11 @@
 
 On disk it is a folder (see `docs/data-format.md`)::
 
-    dataset.json     settings, counts after every step, checksums of the other files and of itself; written last
+    dataset.json     settings, edges of bins, counts after every step, checksums of the other files and of itself; written last
     users.parquet    user                          row = user index
     items.parquet    item, fields, kept columns    row = item index
-    fields.npy       (items, fields) int32         0 = missing, v = the v-th value of the field in sorted order
+    fields.npy       (items, fields) int32         0 = missing, v = the v-th value of the field in sorted order;
+                     (items, fields, values)       if a field has several values, padded with 0
     sequence.npy     (interactions,) int32         item indices of all histories, one user after another
     offsets.npy      (users + 1,) int64            user u's history is sequence[offsets[u]:offsets[u + 1]]
 """
@@ -23,14 +24,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path, shown
+from resid.core.display import html_table
+from resid.core.errors import InputError, as_path, counted, shown
 from resid.core.files import atomic_folder, refuse_foreign_folder
-from resid.core.progress import Progress
+from resid.core.progress import Progress, default_progress
 from resid.data.catalogue import Catalogue, as_list, lookup
-from resid.data.settings import PrepareSettings
+from resid.data.settings import FieldKind, PrepareSettings
 from resid.data.splits import Split, find_unseen_targets, in_training, split_windows
 
 FORMAT = 2
+FORMAT_WITH_TAGS_OR_NUMBERS = 3  # versions that do not know these kinds must not read them
 MANIFEST = "dataset.json"
 _ARRAYS = ("fields", "sequence", "offsets")
 _TABLES = ("users", "items")
@@ -48,9 +51,12 @@ class Dataset:
         Item indices of all histories, one user after another, each in chronological order.
     offsets : ndarray of int64, shape (n_users + 1,)
         Start of every user's history in `sequence`.
-    fields : ndarray of int32, shape (n_items, n_fields)
-        Field values as codes: 0 is missing, v is the v-th value of `vocabulary(field)`, counted from 1.
+    fields : ndarray of int32, shape (n_items, n_fields) or (n_items, n_fields, n_values)
+        Field values as codes: 0 is missing, v is the v-th value of `vocabulary(field)`, counted from 1. If there are tags, it
+        has a third axis: the codes of an item's tags in ascending order, padded with 0; other fields use the first place.
     field_names : tuple of str
+    edges : dict
+        The edges between the bins of every field that is a number.
     settings : PrepareSettings
     steps : list of dict
         Number of users, items and interactions after every preprocessing step.
@@ -71,6 +77,7 @@ class Dataset:
         field_names: Sequence[str],
         steps: list[dict[str, Any]],
         notes: dict[str, Any],
+        edges: Mapping[str, Sequence[float]] | None = None,
         fingerprint: str | None = None,
     ) -> None:
         self.fields = arrays["fields"]
@@ -79,6 +86,7 @@ class Dataset:
         self._tables = dict(tables)
         self.settings = settings
         self.field_names = tuple(field_names)
+        self.edges = {name: tuple(values) for name, values in (edges or {}).items()}
         self.steps = steps
         self.notes = notes
         self.fingerprint = fingerprint or self._compute_fingerprint()
@@ -89,7 +97,7 @@ class Dataset:
         cls,
         interactions: Any,
         items: Any = None,
-        fields: Sequence[str] | None = None,
+        fields: Sequence[str] | Mapping[str, FieldKind | None] | None = None,
         *,
         columns: Mapping[str, str] | None = None,
         keep: Sequence[str] | None = None,
@@ -99,6 +107,8 @@ class Dataset:
         max_length: int = 32,
         path_levels: int = 3,
         qualify_paths: bool = True,
+        short_paths: Literal["repeat", "missing"] = "repeat",
+        bins: int = 10,
         unlisted_items: Literal["error", "missing"] = "error",
         unseen_targets: Literal["keep", "drop", "train"] = "keep",
         duplicates: Literal["keep", "drop"] = "keep",
@@ -128,8 +138,18 @@ class Dataset:
             A path or frame of the same kinds with one row per item: the column `item` and the fields. None if there are
             no fields.
         fields
-            The columns of `items` to use as fields: text, integers, or lists (a category path). A list column
-            `categories` becomes `cat1`, `cat2`, …; any other list column `x` becomes `x1`, `x2`, ….
+            The columns of `items` to use as fields. Each has a kind, which is guessed, or given after a colon
+            (``["store", "genres:tags"]``) or in a mapping (``{"store": None, "genres": "tags"}``):
+
+            - ``category``: one value, text or an integer.
+            - ``path``: a list of category names from general to specific, split into levels. A column `categories`
+              becomes `cat1`, `cat2`, …; any other column `x` becomes `x1`, `x2`, ….
+            - ``tags``: a list of values in no particular order, or text with tags separated by "|".
+            - ``number``: put into `bins` bins between the quantiles of the items' values.
+
+            A list is guessed to be a path if its names keep their level: of all names that occur more than once, at least
+            90% of the occurrences are at the most common position of their name. Otherwise it has tags. Numbers with
+            decimals are numbers, everything else is a category. `notes` has the reasons of guesses.
         columns
             Column names of your tables, for example ``{"user": "reviewer", "item": "asin"}``.
         keep
@@ -147,6 +167,11 @@ class Dataset:
         qualify_paths
             Whether the value of a level includes the levels above it, so that "Strings" under two parents is two
             different values.
+        short_paths
+            What a path that has fewer levels has at the others: ``"repeat"`` repeats its last level, ``"missing"`` makes
+            them missing, as in the paper.
+        bins
+            Number of bins of a field that is a number; fewer if its values repeat.
         unlisted_items
             What to do with items of the log that have no row in `items`: ``"error"``, or ``"missing"`` to treat all of
             their fields as missing.
@@ -175,7 +200,7 @@ class Dataset:
         scratch
             For Spark: a folder shared by the workers and the driver, for temporary files.
         progress
-            Receives progress updates; silent by default.
+            Receives progress updates; by default shown on a terminal and in a notebook.
 
         Returns
         -------
@@ -186,13 +211,16 @@ class Dataset:
         InputError
             A `ValueError` that names the table, the column and the first invalid rows.
         """
+        from resid.data.fields import parse_fields
         from resid.data.prepare import prepare_tables  # prepare imports this module
 
+        field_columns, kinds = parse_fields(fields)
         return prepare_tables(
             interactions,
             items,
             PrepareSettings(
-                fields=_column_list("fields", fields),
+                fields=field_columns,
+                kinds=kinds,
                 keep=_column_list("keep", keep),
                 k_core=k_core,
                 missing=missing,
@@ -200,6 +228,8 @@ class Dataset:
                 max_length=max_length,
                 path_levels=path_levels,
                 qualify_paths=qualify_paths,
+                short_paths=short_paths,
+                bins=bins,
                 unlisted_items=unlisted_items,
                 unseen_targets=unseen_targets,
             ),
@@ -211,7 +241,7 @@ class Dataset:
             skip_bad_lines=skip_bad_lines,
             engine=engine,
             scratch=as_path(scratch) if scratch is not None else None,
-            progress=progress,
+            progress=progress or default_progress(),
         )
 
     @property
@@ -298,7 +328,13 @@ class Dataset:
     @cached_property
     def catalogue(self) -> Catalogue:
         """The items, the vocabularies of their fields and the training counts: what fitted models keep."""
-        return Catalogue(self.item_table, self.field_names, self.training_counts, self.settings, self.fingerprint)
+        counts = self.training_counts
+        return Catalogue(self.item_table, self.field_names, counts, self.settings, self.fingerprint, self.edges)
+
+    @property
+    def field_kinds(self) -> dict[str, FieldKind]:
+        """The kind of every field; the levels of a path are fields whose kind is ``"path"``."""
+        return self.settings.kinds_of(self.field_names)
 
     def vocabulary(self, field: str) -> pl.Series:
         """Return the values of a field in the order of their codes; see `Catalogue.vocabulary`."""
@@ -307,7 +343,8 @@ class Dataset:
     @cached_property
     def field_sizes(self) -> tuple[int, ...]:
         """The number of codes of every field, including code 0 for "missing"."""
-        return tuple(int(self.fields[:, column].max()) + 1 for column in range(len(self.field_names)))
+        largest = self.fields.max(axis=tuple(axis for axis in range(self.fields.ndim) if axis != 1), initial=0)
+        return tuple((largest + 1).tolist())
 
     @cached_property
     def _splits(self) -> dict[str, Split]:
@@ -354,14 +391,7 @@ class Dataset:
             "interactions": self.n_interactions,
             "density": self.n_interactions / (self.n_users * self.n_items),
             "windows": {name: len(split) for name, split in self._splits.items()},
-            "fields": [
-                {
-                    "name": name,
-                    "values": int(np.unique(self.fields[:, column][self.fields[:, column] > 0]).size),
-                    "missing": float(np.mean(self.fields[:, column] == 0)),
-                }
-                for column, name in enumerate(self.field_names)
-            ],
+            "fields": [self._field_info(column) for column in range(len(self.field_names))],
             "history_lengths": {
                 "mean": float(lengths.mean()),
                 **dict(zip(("min", "q25", "median", "q75", "q95", "max"), map(float, quantiles), strict=True)),
@@ -371,6 +401,21 @@ class Dataset:
             "steps": self.steps,
             "fingerprint": self.fingerprint,
         }
+
+    def _field_info(self, column: int) -> dict[str, Any]:
+        name = self.field_names[column]
+        codes = self.fields[:, column].reshape(self.n_items, -1)  # (items, values)
+        facts = {
+            "name": name,
+            "kind": self.field_kinds[name],
+            "values": int(np.unique(codes[codes > 0]).size),
+            "missing": float(np.mean(codes[:, 0] == 0)),
+        }
+        if facts["kind"] == "tags":
+            facts["mean_tags"] = float((codes > 0).sum(axis=1).mean())
+        if facts["kind"] == "number":
+            facts["edges"] = list(self.edges[name])
+        return facts
 
     def save(self, folder: str | Path) -> None:
         """Write the Dataset to a folder atomically; an existing Dataset is replaced.
@@ -390,12 +435,13 @@ class Dataset:
             for name in _TABLES:
                 self._tables[name].rechunk().write_parquet(partial / f"{name}.parquet", statistics=False)
             manifest = {
-                "format": FORMAT,
+                "format": self._format,
                 "fingerprint": self.fingerprint,
                 "settings": self.settings.to_dict(),
                 "field_names": self.field_names,
                 "steps": self.steps,
                 "notes": self.notes,
+                "edges": self.edges,
                 "files": {
                     file.name: {"bytes": file.stat().st_size, "sha256": sha256_of_file(file)}
                     for file in sorted(partial.iterdir())
@@ -426,7 +472,8 @@ class Dataset:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = int(manifest["format"]), manifest["files"]
-            checksums = {name: files[name]["sha256"] for name in _FILES} if version == FORMAT else {}
+            readable = FORMAT <= version <= FORMAT_WITH_TAGS_OR_NUMBERS
+            checksums = {name: files[name]["sha256"] for name in _FILES} if readable else {}
             unaltered = pop_checksum(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(
@@ -434,7 +481,7 @@ class Dataset:
             ) from error
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise InputError(f"{folder / MANIFEST}: damaged ({error}); prepare the Dataset again.") from error
-        if version != FORMAT:
+        if not readable:
             older = "an older version of resid; prepare the Dataset again"
             newer = "a newer version of resid; update resid or prepare the Dataset again"
             raise InputError(
@@ -450,10 +497,11 @@ class Dataset:
             data = cls(
                 arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS},
                 tables={name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES},
-                settings=PrepareSettings(**manifest["settings"]),
+                settings=PrepareSettings.from_dict(manifest["settings"]),
                 field_names=manifest["field_names"],
                 steps=manifest["steps"],
                 notes=manifest["notes"],
+                edges=manifest.get("edges"),
                 fingerprint=manifest["fingerprint"] if unaltered else None,  # None computes it
             )
         except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
@@ -465,10 +513,16 @@ class Dataset:
         data.folder = folder
         return data
 
+    @property
+    def _format(self) -> int:
+        new = {"tags", "number"} & set(self.field_kinds.values())
+        return FORMAT_WITH_TAGS_OR_NUMBERS if new else FORMAT
+
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256()
-        settings = self.settings.to_dict()
-        digest.update(json.dumps([FORMAT, settings, self.field_names], sort_keys=True).encode())
+        settings = {k: v for k, v in self.settings.to_dict().items() if k not in self.settings.seen_in_fields}
+        head = [self._format, settings, self.field_names, *([self.edges] if self._format > FORMAT else [])]
+        digest.update(json.dumps(head, sort_keys=True).encode())
         for name in _ARRAYS:
             array = np.ascontiguousarray(getattr(self, name))
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -482,9 +536,12 @@ class Dataset:
 
     def __repr__(self) -> str:
         fields = ", ".join(self.field_names) or "no fields"
-        return (
-            f"Dataset({self.n_users:,} users, {self.n_items:,} items, {self.n_interactions:,} interactions; {fields})"
-        )
+        sizes = ((self.n_users, "user"), (self.n_items, "item"), (self.n_interactions, "interaction"))
+        return f"Dataset({', '.join(counted(*size) for size in sizes)}; {fields})"
+
+    def _repr_html_(self) -> str:
+        rows = ((field["name"], field["values"], f"{field['missing']:.1%}") for field in self.info()["fields"])
+        return html_table(repr(self), ("field", "values", "missing"), rows)
 
 
 def _column_list(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | None:

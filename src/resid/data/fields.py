@@ -1,27 +1,81 @@
-"""Item fields: scalar columns are used as they are, category paths are split into levels."""
+"""Item fields: what kind a column of the item table is, and how it becomes one or more fields.
+
+There are four kinds: a ``category`` is one value, a ``path`` a list of category names from general to specific, which is split
+into levels, ``tags`` are a set of values, and a ``number`` is put into bins (`resid.data.codes`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import polars as pl
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, nearest, shown
+from resid.data.catalogue import as_list
 from resid.data.engines import ROW
-from resid.data.settings import PrepareSettings
+from resid.data.settings import FieldKind, PrepareSettings
 from resid.data.tables import Table, typed
 
 PATH_SEPARATOR = " > "
+TAG_SEPARATOR = "|"  # of tags in one text, as in MovieLens
+KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
+_KEPT_POSITION = 0.9  # share of the values of a path that are at the usual position of their name, at least
+
+
+def parse_fields(fields: Any) -> tuple[tuple[str, ...] | None, tuple[FieldKind | None, ...] | None]:
+    """Return the columns of `fields` and their kinds, None for a kind to guess.
+
+    Parameters
+    ----------
+    fields
+        A list of columns, each as ``"store"`` or with its kind as ``"genres:tags"``; or a mapping of columns to kinds,
+        None for a kind to guess. What follows a colon and is not a kind belongs to the name of the column.
+    """
+    if fields is None:
+        return None, None
+    if isinstance(fields, Mapping):
+        pairs = list(fields.items())
+        if wrong := [(column, kind) for column, kind in pairs if kind is not None and kind not in KINDS]:
+            raise InputError(_unknown_kind(*wrong[0]))
+    else:
+        listed = as_list(fields)
+        if listed is None:
+            raise InputError(
+                f"fields must be a list of column names, for example ['store', 'genres:tags'], not {shown(fields)}."
+            )
+        pairs = [_name_and_kind(column) for column in listed]
+    return tuple(column for column, _ in pairs), tuple(kind for _, kind in pairs)
+
+
+def _name_and_kind(text: Any) -> tuple[Any, FieldKind | None]:
+    column, _, kind = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    return (column, kind) if column and kind in KINDS else (text, None)
+
+
+def _unknown_kind(column: Any, kind: Any) -> str:
+    return (
+        f"field {shown(column)}: there is no kind {shown(kind)}{nearest(str(kind), KINDS)}; "
+        f"the kinds are {', '.join(KINDS)}."
+    )
 
 
 def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     """Return the columns of the item table that become fields; raise an `InputError` if the user named none."""
+    present = [name for name in items.frame.collect_schema().names() if name != ROW]
     if settings.fields is None:
-        shown = ", ".join(name for name in items.frame.collect_schema().names() if name != ROW)
         raise InputError(
-            f"{items.name}: choose the columns to use as item fields with fields (--fields); it has {shown}."
+            f"{items.name}: choose the columns to use as item fields with fields (--fields); it has {', '.join(present)}."
         )
+    for name in settings.fields:
+        column, _, kind = name.rpartition(":")
+        if name not in present and column in present:
+            raise InputError(_unknown_kind(column, kind))
     return settings.fields
 
 
-def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) -> pl.DataFrame:
-    """Return one column of text or integers per field; missing values and empty text are null.
+def field_columns(
+    items: pl.DataFrame, settings: PrepareSettings, table: Table
+) -> tuple[pl.DataFrame, tuple[FieldKind, ...], dict[str, str]]:
+    """Return one column per field, the kind of every column of `settings.fields`, and why it was guessed.
 
     Parameters
     ----------
@@ -30,62 +84,141 @@ def field_columns(items: pl.DataFrame, settings: PrepareSettings, table: Table) 
     settings
         Settings of the preprocessing.
     table
-        The table that `items` was read from, for error messages. Columns of an untyped table become integers if all of
-        their values are integers.
+        The table that `items` was read from, for error messages. Columns of an untyped table become numbers if all of their
+        values are numbers.
+
+    Returns
+    -------
+    fields, kinds, reasons
+        The fields: text or integers for a category and the levels of a path, lists of them without repetition for tags, and
+        numbers. Null is missing. Reasons, by column, are given for guesses other than ``"category"``.
     """
-    table_name = table.name
     columns: list[pl.Series] = []
-    for name in settings.fields or ():
-        values = items[name]
-        if isinstance(values.dtype, pl.List | pl.Array):
-            columns += _path_levels(values, settings, table_name)
+    kinds: list[FieldKind] = []
+    reasons: dict[str, str] = {}
+    names = settings.fields or ()
+    for name, kind in zip(names, settings.kinds or (None,) * len(names), strict=True):
+        values = typed(items[name]) if table.untyped and kind != "tags" else items[name]
+        where = f"{table.name}, column '{name}'"
+        if kind is None:
+            kind, reason = _guess(values, where)
+            reasons |= {name: reason} if reason else {}
+        kinds.append(kind)
+        if kind == "path":
+            columns += _path_levels(values, settings, where)
         else:
-            columns.append(_scalar(typed(values) if table.untyped else values, table_name))
-    names = [column.name for column in columns]
-    if repeated := {name for name in names if names.count(name) > 1} | ({"item"} & set(names)):
-        raise InputError(f"{table_name}: two fields would be called '{min(repeated)}'; rename one of the columns.")
-    return pl.DataFrame(columns)
+            columns.append({"category": _category, "tags": _tags, "number": _number}[kind](values, where))
+    fields = [column.name for column in columns]
+    if repeated := {name for name in fields if fields.count(name) > 1} | ({"item"} & set(fields)):
+        raise InputError(f"{table.name}: two fields would be called '{min(repeated)}'; rename one of the columns.")
+    return pl.DataFrame(columns), tuple(kinds), reasons
 
 
-def _scalar(values: pl.Series, table_name: str) -> pl.Series:
-    if values.dtype.is_float():  # pandas stores integers with missing values as floats
-        values = values.fill_nan(None)
-        if (values.abs() < 2.0**63).all() and (values == values.round()).all():
-            values = values.cast(pl.Int64)
+def _guess(values: pl.Series, where: str) -> tuple[FieldKind, str]:
+    """Return the kind that a column seems to be, and the reason if it is not a category.
+
+    A list is a path if its names keep their level: of all names that occur more than once, at least 90% of the occurrences are
+    at the most common position of their name. Numbers with decimals are numbers, everything else is a category; whole numbers
+    may be ids.
+    """
+    if isinstance(values.dtype, pl.List | pl.Array):
+        names = _as_lists(values, where).list.drop_nulls()
+        flat = pl.DataFrame({"list": pl.int_range(len(names), eager=True), "name": names})
+        flat = flat.explode("name").drop_nulls().with_columns(place=pl.int_range(pl.len()).over("list"))
+        counts = flat.group_by("name", "place").len().group_by("name").agg(pl.col("len").sum(), usual=pl.max("len"))
+        counts = counts.filter(pl.col("len") > 1)
+        kept = int(counts["usual"].sum()) / max(1, int(counts["len"].sum()))
+        if kept >= _KEPT_POSITION and bool((flat["place"] > 0).any()):
+            return "path", f"{kept:.0%} of the names in its lists are at the usual position of that name"
+        return "tags", f"only {kept:.0%} of the names in its lists are at the usual position of that name"
+    if values.dtype.is_decimal() or (values.dtype.is_float() and not _are_whole(values)):
+        return "number", "it has numbers that are not whole"
+    return "category", ""
+
+
+def _are_whole(values: pl.Series) -> bool:
+    """Return whether all numbers are integers of 64 bits; pandas stores integers with missing values as floats."""
+    values = values.fill_nan(None)
+    return bool((values.abs() < 2.0**63).all() and (values == values.round()).all())
+
+
+def _category(values: pl.Series, where: str) -> pl.Series:
+    if isinstance(values.dtype, pl.List | pl.Array):
+        raise InputError(f"{where}: a category is one value, not a list; use the kind tags or path.")
+    if values.dtype.is_float() and _are_whole(values):
+        values = values.fill_nan(None).cast(pl.Int64)
     if values.dtype in (pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
         values = values.cast(pl.String)
     if values.dtype.is_integer():
         narrow = values.cast(pl.Int64, strict=False)
         return narrow if narrow.null_count() == values.null_count() else values.cast(pl.String)
     if values.dtype != pl.String:
-        raise InputError(
-            f"{table_name}, column '{values.name}': a field must be text, integers or lists, not {values.dtype}; "
-            "bin the values first."
-        )
+        advice = "use the kind number" if values.dtype.is_numeric() else "convert the column"
+        raise InputError(f"{where}: a category must be text or integers, not {values.dtype}; {advice}.")
     return _empty_is_missing(values)
+
+
+def _number(values: pl.Series, where: str) -> pl.Series:
+    if values.dtype in (pl.String, pl.Categorical, pl.Enum):
+        text = _empty_is_missing(values.cast(pl.String))
+        values = typed(text.str.strip_chars())
+        if values.dtype == pl.String and values.null_count() < len(values):
+            wrong = next(
+                value for value in text if value is not None and not typed(pl.Series([value])).dtype.is_numeric()
+            )
+            raise InputError(f"{where}: {shown(wrong)} is not a number; use the kind category, or convert the column.")
+    if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Null)):
+        raise InputError(f"{where}: a number cannot be {values.dtype}; use another kind, or convert the column.")
+    numbers = values.cast(pl.Float64).fill_nan(None)
+    if numbers.is_infinite().any():
+        raise InputError(f"{where}: a number is infinite; remove it, then it counts as missing.")
+    return numbers
+
+
+def _tags(values: pl.Series, where: str) -> pl.Series:
+    """Return sorted lists of distinct tags, null where there are none; tags in one text are separated by "|"."""
+    if values.dtype in (pl.String, pl.Categorical, pl.Enum):
+        parts = values.cast(pl.String).str.split(TAG_SEPARATOR)
+        values = parts.list.eval(pl.element().str.strip_chars())
+    tags = _as_lists(values, where).list.drop_nulls().list.unique().list.sort()
+    return tags.set(tags.list.len() == 0, None)
+
+
+def _as_lists(values: pl.Series, where: str) -> pl.Series:
+    """Return lists of text, with null for empty names, or lists of 64-bit integers."""
+    if not isinstance(values.dtype, pl.List | pl.Array):
+        raise InputError(f"{where}: tags and paths are lists, not {values.dtype}; use another kind (CSV has no lists).")
+    inner = values.dtype.inner
+    if inner.is_integer():
+        narrow = values.cast(pl.List(pl.Int64), strict=False)
+        if narrow.list.drop_nulls().list.len().sum() == values.cast(pl.List(inner)).list.drop_nulls().list.len().sum():
+            return narrow
+    elif inner not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        raise InputError(f"{where}: tags and paths are lists of text or integers, not of {inner}; flatten the column.")
+    text = values.cast(pl.List(pl.String))
+    return text.list.eval(pl.when(pl.element().str.strip_chars() != "").then(pl.element()))
 
 
 def _empty_is_missing(values: pl.Series) -> pl.Series:
     return values.set(values.str.strip_chars() == "", None)
 
 
-def _path_levels(paths: pl.Series, settings: PrepareSettings, table_name: str) -> list[pl.Series]:
-    """Split a path such as [Music, Guitars, Strings] into its first levels, qualified by the levels above them."""
-    inner = paths.dtype.inner  # type: ignore[attr-defined]
-    if not (inner in (pl.String, pl.Categorical, pl.Enum, pl.Null) or inner.is_integer()):
-        raise InputError(
-            f"{table_name}, column '{paths.name}': a category path must be a list of text or integers, not of {inner}; "
-            "flatten the column."
-        )
+def _path_levels(paths: pl.Series, settings: PrepareSettings, where: str) -> list[pl.Series]:
+    """Split a path such as [Music, Guitars, Strings] into its first levels, qualified by the levels above them.
+
+    A path ends at its first empty name. The levels after its end repeat the last one, or are missing.
+    """
     stem = "cat" if paths.name.lower().startswith("categor") else paths.name
-    paths = paths.cast(pl.List(pl.String))
+    paths = _as_lists(paths, where).cast(pl.List(pl.String))
     levels: list[pl.Series] = []
+    ended = pl.Series([False]).new_from_index(0, len(paths))
     for level in range(settings.path_levels):
-        here = _empty_is_missing(paths.list.get(level, null_on_oob=True))
+        here = paths.list.get(level, null_on_oob=True)
         here = here.str.replace_all(PATH_SEPARATOR, " / ", literal=True)  # keeps joined paths unambiguous
+        ended |= here.is_null()
         if levels and settings.qualify_paths:
             here = levels[-1] + PATH_SEPARATOR + here
-        elif levels:
-            here = here.set(levels[-1].is_null(), None)
+        if levels:
+            here = here.zip_with(~ended, levels[-1] if settings.short_paths == "repeat" else here.clear(len(here)))
         levels.append(here.alias(f"{stem}{level + 1}"))
     return levels

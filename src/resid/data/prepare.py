@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from resid.core.errors import InputError, shown
 from resid.core.progress import Progress, Silent
 from resid.data.catalogue import Catalogue
+from resid.data.codes import MAX_TAGS, column_codes, keep_frequent_tags, pad_codes, quantile_edges, stack_codes
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
@@ -71,7 +72,9 @@ def prepare_tables(
     log = open_table(interactions, "interactions", list(names.values()), **options)
     wanted = None
     if settings.fields is not None:
-        wanted = [names["item"], "item", *settings.fields, *(("title",) if settings.keep is None else settings.keep)]
+        columns_before_colon = [name.rpartition(":")[0] for name in settings.fields]  # to explain an unknown kind
+        kept = ("title",) if settings.keep is None else settings.keep
+        wanted = [names["item"], "item", *settings.fields, *columns_before_colon, *kept]
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress, duplicates=duplicates, timestamp_format=timestamp_format)
 
@@ -146,7 +149,8 @@ def prepare(
         raise InputError(_nothing_left(log, settings.k_core))
     report.add(f"{settings.k_core}-core", kept, "k_core")
 
-    catalogue, field_names = _catalogue(kept, items, settings, engine)
+    catalogue, field_names, settings, guesses = _catalogue(kept, items, settings, engine)
+    notes |= {"guessed_kinds": guesses} if guesses else {}
     if settings.missing == "drop" and items is not None:
         kept = _without_incomplete(kept, catalogue, field_names, items)
         report.add("items with missing fields dropped", kept, "missing")
@@ -180,7 +184,16 @@ def build_dataset(
     notes: dict[str, Any],
 ) -> Dataset:
     """Encode the fields of the catalogue, count the unseen targets and return the Dataset."""
-    ranks = [catalogue[name].rank("dense").fill_null(0).cast(pl.Int32).to_numpy() for name in field_names]
+    kinds = settings.kinds_of(tuple(field_names))
+    for name in (name for name, kind in kinds.items() if kind == "tags"):
+        tags, reduced = keep_frequent_tags(catalogue[name])
+        catalogue = catalogue.with_columns(tags)
+        if reduced:
+            _log.warning("field '%s': %d items keep only their %d most frequent tags", name, reduced, MAX_TAGS)
+            notes = notes | {"reduced_tags": {**notes.get("reduced_tags", {}), name: reduced}}
+    numbers = [name for name, kind in kinds.items() if kind == "number"]
+    edges = {name: quantile_edges(catalogue[name], settings.bins) for name in numbers}
+    codes = [column_codes(catalogue[name], kind, edges.get(name, ())) for name, kind in kinds.items()]
     unseen = find_unseen_targets(sequence, offsets, len(catalogue))
     for name, flags in unseen.items():
         if settings.unseen_targets == "drop" and flags.all():
@@ -190,7 +203,7 @@ def build_dataset(
             )
     return Dataset(
         arrays={
-            "fields": np.stack(ranks, axis=1) if ranks else np.zeros((len(catalogue), 0), dtype=np.int32),
+            "fields": stack_codes(codes, len(catalogue)),
             "sequence": sequence,
             "offsets": offsets,
         },
@@ -198,6 +211,7 @@ def build_dataset(
         settings=settings,
         field_names=field_names,
         steps=steps,
+        edges=edges,
         notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in unseen.items()},
     )
 
@@ -207,16 +221,15 @@ def read_items(
 ) -> tuple[pl.DataFrame, Table]:
     """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
     settings = catalogue.settings
-    kept = [name for name in keep if name not in ("item", *catalogue.field_names)]
-    table = open_table(items, "items", [item_column, *(settings.fields or ()), *kept], **options)
-    table = checked_items(table, item_column, settings.fields or (), kept)
-    listed = table.engine.collect(table.frame).drop(ROW)
-    fields = field_columns(listed, settings, table)
-    if tuple(fields.columns) != catalogue.field_names:
-        raise InputError(
-            f"{table.name}: its columns yield the fields {', '.join(fields.columns)}, but the Dataset has "
-            f"{', '.join(catalogue.field_names)}; give every column the same type as before (CSV cannot store lists)."
+    columns, kept = settings.fields or (), [name for name in keep if name not in ("item", *catalogue.field_names)]
+    if settings.kinds is None:  # prepared before there were kinds
+        settings = settings.replace(
+            kinds=["category" if column in catalogue.field_names else "path" for column in columns]
         )
+    table = open_table(items, "items", [item_column, *columns, *kept], **options)
+    table = checked_items(table, item_column, columns, kept)
+    listed = table.engine.collect(table.frame).drop(ROW)
+    fields, _, _ = field_columns(listed, settings, table)
     return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
 
 
@@ -227,13 +240,17 @@ def encode_items(
     fields, table = read_items(items, catalogue, item_column, **options)
     codes = []
     for name in catalogue.field_names:
-        values = fields[name].cast(catalogue.vocabulary(name).dtype, strict=False)  # 7 and "7" are equal
-        code = catalogue.field_codes(name, values)
-        code[values.is_null().to_numpy() & fields[name].is_not_null().to_numpy()] = -1
+        kind, column = catalogue.kinds[name], fields[name]
+        values = column.drop_nulls().explode() if kind == "tags" else column
+        typed = values if kind == "number" else values.cast(catalogue.vocabulary(name).dtype, strict=False)
+        code = catalogue.field_codes(name, typed)
+        code[
+            typed.is_null().to_numpy() & values.is_not_null().to_numpy()
+        ] = -1  # 7 and "7" are equal, "a" is no integer
         if unknown := int((code < 0).sum()):
             _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
-        codes.append(code)
-    return fields["item"], np.stack(codes, axis=1) if codes else np.zeros((len(fields), 0), dtype=np.int64)
+        codes.append(pad_codes(column, code) if kind == "tags" else code)
+    return fields["item"], stack_codes(codes, len(fields)).astype(np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:
@@ -317,15 +334,24 @@ def _nothing_left(log: Table, k: int) -> str:
 
 def _catalogue(
     kept: Frame, items: Table | None, settings: PrepareSettings, engine: Engine
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the remaining items with their fields (null = missing), and the names of the fields."""
+) -> tuple[pl.DataFrame, tuple[str, ...], PrepareSettings, dict[str, str]]:
+    """Return the remaining items with their fields (null = missing), and how the fields were read.
+
+    These are the names of the fields, the settings with all kinds, and the reasons of guesses by column.
+    """
     wanted = kept.select("item").unique()
     if items is None:
-        return engine.collect(wanted), ()
+        return engine.collect(wanted), (), settings, {}
     listed = engine.collect(items.frame.join(wanted, on="item", how="semi")).drop(ROW)
     if settings.unlisted_items == "missing":
         listed = engine.collect(wanted).join(listed, on="item", how="left")
-    fields = field_columns(listed, settings, items)
+    fields, kinds, reasons = field_columns(listed, settings, items)
+    settings = settings.replace(kinds=kinds)
+    guesses = {
+        name: f"{dict(zip(settings.fields or (), kinds, strict=True))[name]}: {why}" for name, why in reasons.items()
+    }
+    for name, guess in guesses.items():
+        _log.info("%s, column '%s': guessed the kind %s", items.name, name, guess)
     others = [name for name in _kept_columns(items, settings) if name not in (settings.fields or ())]
     if binary := [name for name in others if listed[name].dtype in (pl.Binary, pl.Object)]:
         raise InputError(f"{items.name}, column '{binary[0]}': binary columns cannot be kept; leave the column out.")
@@ -333,7 +359,8 @@ def _catalogue(
         raise InputError(
             f"{items.name}, column '{min(clash)}': cannot be kept because a field has the same name; rename the column."
         )
-    return pl.concat([listed.select("item"), fields, listed.select(others)], how="horizontal"), tuple(fields.columns)
+    table = pl.concat([listed.select("item"), fields, listed.select(others)], how="horizontal")
+    return table, tuple(fields.columns), settings, guesses
 
 
 def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple[str, ...], items: Table) -> Frame:

@@ -32,6 +32,8 @@ _DEPARTMENTS = "Kitchen Garden Music Sports Office Toys Beauty Pets Travel Tools
 _SHELVES = "Basics Care Classic Compact Deluxe Everyday Family Gift Outdoor Pro Seasonal Starter Storage Studio".split()
 _KINDS = "Bags Bottles Boxes Brushes Cables Cases Covers Filters Kits Lamps Mats Racks Sets Stands Straps".split()
 _STORE_WORDS = "Alder Birch Cedar Dune Ember Fjord Grove Heron Iris Juniper Kestrel Lark Maple Nettle Otter".split()
+_TAGS = "bestseller black blue eco foldable green handmade large light new red refill sale set small soft vegan white".split()
+_TAGS_PER_SHELF = 8
 _REVIEWS = (
     "Does what it should, and the parcel came early.",
     "I have used it every day for a month and it still looks new, so I would buy it again without thinking twice.",
@@ -52,14 +54,19 @@ class SyntheticShop:
         Exact counts. Every user has at least five interactions if there are enough.
     seed
         Seed of the random number generators.
+    tags
+        The largest number of tags of an item, 0 for a shop without tags; the rest of the shop does not depend on it.
     """
 
     users: int
     items: int
     interactions: int
     seed: int = 0
+    tags: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.tags <= _TAGS_PER_SHELF:
+            raise InputError(f"the items of a synthetic shop have at most {_TAGS_PER_SHELF} tags, not {self.tags}.")
         if self.users < 1 or self.items < 8 or self.interactions < self.users:
             raise InputError("a synthetic shop needs at least one user, eight items, and one interaction per user.")
 
@@ -78,7 +85,7 @@ class SyntheticShop:
 
     @property
     def item_table(self) -> pl.DataFrame:
-        """The items: `item`, `store`, `categories` (a path of three names), `title`, `price`."""
+        """The items: `item`, `store`, `categories` (a path of three names), `title`, `price` and, if wanted, `tags`."""
         catalogue = self._catalogue
         leaf, store = catalogue.leaf, catalogue.store
         paths = catalogue.category_names
@@ -90,7 +97,19 @@ class SyntheticShop:
             pl.col("path").alias("categories"),
             pl.format("{} {} No. {}", "store", pl.col("path").list.last(), "serial").alias("title"),
             pl.Series("price", catalogue.price),
+            *([pl.Series("tags", self._item_tags())] if self.tags else []),
         )
+
+    def _item_tags(self) -> list[list[str]]:
+        """Return the tags of every item, drawn from those of its shelf, in alphabetical order."""
+        rng = np.random.default_rng([self.seed, 3])
+        shelf = self._catalogue.leaf // self._catalogue.branching
+        of_shelf = [rng.choice(_TAGS, _TAGS_PER_SHELF, replace=False) for _ in range(int(shelf.max()) + 1)]
+        counts = rng.integers(1, self.tags + 1, self.items)
+        return [
+            sorted(rng.choice(of_shelf[place], count, replace=False).tolist())
+            for place, count in zip(shelf.tolist(), counts.tolist(), strict=True)
+        ]
 
     @property
     def interaction_table(self) -> pl.DataFrame:
@@ -181,9 +200,9 @@ class SyntheticShop:
                 write(json.dumps(record).encode() + b"\n")
 
 
-def synthetic_shop(users: int, items: int, interactions: int, seed: int = 0) -> SyntheticShop:
+def synthetic_shop(users: int, items: int, interactions: int, seed: int = 0, tags: int = 0) -> SyntheticShop:
     """Create a synthetic shop; see `SyntheticShop`."""
-    return SyntheticShop(users, items, interactions, seed)
+    return SyntheticShop(users, items, interactions, seed, tags)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resid.core.display import ShownModel
 from resid.core.errors import InputError
 from resid.core.part import Part
 from resid.data.catalogue import Catalogue
@@ -16,7 +17,7 @@ from resid.data.dataset import Dataset, require_dataset
 from resid.encode.embeddings import ItemEmbeddings
 
 
-class Encoder(Part):
+class Encoder(ShownModel, Part):
     """Learns an embedding of every item of a Dataset; a subclass implements `fit(data, *, runtime)` and `embed`.
 
     Attributes

@@ -18,14 +18,15 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.data.batches import Batches, SequenceBatches, long_pieces
+from resid.data.batches import PADDING, Batches, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
-from resid.encode.famae_model import FamaeModel, FamaeSettings
+from resid.encode.famae_model import FamaeModel
 from resid.encode.metrics import embedding_quality
-from resid.nn import item_and_fields
+from resid.encode.settings import FamaeSettings
+from resid.nn import is_value, item_and_fields, with_item_ids
 from resid.train import best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
 
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 MONITOR = "metric1.ndcg@10"  # selects the best epoch
 _SCORES_PER_EVALUATION = 5_000_000_000  # windows times items
 _ROWS = 4096  # items whose unseen fields are predicted at a time
+_SIMILAR_LENGTHS = 64  # histories, sorted by length, that are encoded at a time
 
 
 @register("encoder", "famae")
@@ -145,21 +147,33 @@ class FAMAE(Encoder):
         """
         self._require_fit()
         ids, fields = self.catalogue_.encode_items(items, item_column=item_column)
-        codes = torch.from_numpy(np.concatenate([np.full((len(ids), 1), -1), fields], axis=1))
+        codes = torch.from_numpy(with_item_ids(np.full(len(ids), -1), fields))
         return ids, self._represent(codes.to(self.model_.codes.device), normalize)
 
     @torch.no_grad()
     def _represent(self, codes: Tensor, normalize: bool) -> NDArray[np.float32]:
-        """Concatenate the embeddings of field codes, shape (items, J), and predict those that training never saw."""
+        """Concatenate the embeddings of field codes, shape (items, J), and predict those that training never saw.
+
+        Of tags, those that training saw count; if there are none, the field is predicted.
+        """
         model = self.model_.eval()
+        tables, fields = model.tables, range(model.n_fields)
         seen = model.codes[torch.from_numpy(self.occurring_)]
-        fields = list(enumerate(model.embeddings()))
-        unknown = torch.stack([~torch.isin(codes[:, field], seen[:, field]) for field, _ in fields], dim=1)
-        codes = codes.masked_fill(unknown, 0)
-        parts = torch.empty(*codes.shape, self.settings.width, device=codes.device)  # (items, J, width)
-        for field, table in fields:
-            parts[:, field] = table(codes[:, field])
-        norms = torch.stack([table(seen[:, field]).norm(dim=1).mean() for field, table in fields])
+        if codes.ndim == 2:
+            known = torch.stack([torch.isin(codes[:, field], seen[:, field]) for field in fields], dim=1)
+            codes = codes.masked_fill(~known, 0)
+        else:
+            values = [seen[:, field][is_value(seen[:, field])] for field in fields]
+            which = torch.stack([torch.isin(codes[:, field], values[field]) for field in fields], dim=1) & is_value(
+                codes
+            )
+            # Those that are known come first; the order of tags does not matter.
+            codes, known = codes.masked_fill(~which, 0).sort(dim=2, descending=True).values, which.any(dim=2)
+        unknown = ~known
+        parts = torch.empty(*unknown.shape, self.settings.width, device=codes.device)  # (items, J, width)
+        for field in fields:
+            parts[:, field] = tables.part(field, codes)
+        norms = torch.stack([tables.part(field, seen).norm(dim=1).mean() for field in fields])
         incomplete = unknown.any(dim=1).nonzero()[:, 0]
         for first in range(0, len(incomplete), _ROWS):
             rows = incomplete[first : first + _ROWS]
@@ -182,9 +196,13 @@ class FAMAE(Encoder):
         """See `Encoder.queries`: √d · h_T / ‖h_T‖ with all fields of the target masked."""
         model = self.model_.eval()
         recent = histories[:, -(model.max_length - 1) :].to(model.codes.device)
-        targets = torch.zeros(len(recent), model.n_fields, dtype=torch.int64, device=recent.device)
-        hidden = model.hidden(recent, targets, torch.ones_like(targets, dtype=torch.bool))
-        queries: Tensor = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        lengths = (recent != PADDING).sum(dim=1)
+        queries = torch.empty(len(recent), self.settings.width, device=recent.device)
+        for rows in torch.split(lengths.argsort(stable=True), _SIMILAR_LENGTHS):  # so that little padding is encoded
+            some = recent[rows, recent.shape[1] - int(lengths[rows[-1]]) :]
+            not_read = model.codes.new_zeros(len(some), *model.codes.shape[1:])
+            hidden = model.hidden(some, not_read, model.all_masked(len(some)))
+            queries[rows] = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
         return queries
 
     @torch.no_grad()
@@ -225,7 +243,7 @@ class FAMAE(Encoder):
         batch = Batches(data.windows(split).take(windows), len(windows), shuffle=False).batch(np.arange(len(windows)))
         histories, targets = self.model_.windows(batch)
         with torch.no_grad():
-            return self.model_.eval().attention(histories, targets, torch.ones_like(targets, dtype=torch.bool))
+            return self.model_.eval().attention(histories, targets, self.model_.all_masked(len(targets)))
 
     def _pack(self) -> dict[str, Any]:
         self._require_fit()

@@ -2,7 +2,9 @@
 
 Section "Field-Aware Masked Auto-Encoding" of the paper. A token is the sum of an item's field embeddings. The target follows
 the history; a random subset of its fields is replaced by mask embeddings, and the output h_T at its position is compared with
-the embeddings of all candidate values by scaled cosine. The item ID is the first field.
+the embeddings of all candidate values by scaled cosine. The item ID is the first field. The embedding of a field with tags is
+the mean over the item's tags, and its loss is the mean of their cross-entropies: −log q of a tag drawn at random, in
+expectation. In the shapes below, field codes (..., J) have one more axis if there are tags, see `resid.nn.fields`.
 
 There are two forms of attention:
 
@@ -14,93 +16,21 @@ There are two forms of attention:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.errors import InputError
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, SequenceBatch
-from resid.nn import Dropout, EncoderLayer, FieldTables, check_heads
+from resid.encode.settings import FamaeSettings
+from resid.nn import Dropout, EncoderLayer, FieldTables, value_weights
 from resid.nn.losses import full_softmax_loss, sample_negatives, sampled_softmax_loss
-from resid.train import TrainableModule, TrainSettings
+from resid.train import TrainableModule
 
 _RANDOM_MASK_PROB = 0.2  # of positions, with masking="random", as in BERT4Rec
-
-
-@validated
-class FamaeSettings(TrainSettings):
-    """Settings of FAMAE; the recipe ``resid-paper`` has the paper's.
-
-    Parameters
-    ----------
-    width, layers, heads, ffn_width, dropout
-        Of the Transformer.
-    n_negatives
-        Number of sampled negatives for a vocabulary above `full_softmax_limit`.
-    negative_group_size
-        Number of consecutive targets that share a set of negatives, so that a step touches few rows of a large table.
-    full_softmax_limit
-        The largest vocabulary with a full softmax. Larger tables get sparse gradients, so that the cost of a step does not
-        grow with them.
-    field_weights
-        The weights α_k of the loss, the item ID first; all 1 by default.
-    attention
-        ``"causal"`` trains all targets of a history in one pass; ``"bidirectional"`` is the paper's, a window per target.
-    masking
-        ``"last"`` masks fields of the target, as in the paper; ``"random"`` those of random positions, as in BERT, which needs
-        bidirectional attention.
-    validation_windows
-        Maximum number of windows that are evaluated after an epoch, always the same ones; fewer for a catalogue so large
-        that it would take more than five billion scores, but at least a thousand.
-    max_learning_rate_scale
-        The learning rate is multiplied by the batch size divided by 256, at most by this: larger batches make fewer steps.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`; the automatic batch size is at most 1024, the warm-up at most a tenth of all steps.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {
-        "hidden": "ffn_width",
-        "negatives": "n_negatives",
-        "share_negatives": "negative_group_size",
-        "full_softmax_up_to": "full_softmax_limit",
-    }
-
-    width: Annotated[int, Field(ge=4)] = 128
-    layers: Annotated[int, Field(ge=1)] = 2
-    heads: Annotated[int, Field(ge=1)] = 4
-    ffn_width: Annotated[int, Field(ge=1)] = 512
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    n_negatives: Annotated[int, Field(ge=1)] = 128
-    negative_group_size: Annotated[int, Field(ge=1)] = 32
-    full_softmax_limit: Annotated[int, Field(ge=1)] = 32_768
-    field_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
-    attention: Literal["causal", "bidirectional"] = "causal"
-    masking: Literal["last", "random"] = "last"
-    validation_windows: Annotated[int, Field(ge=1)] = 50_000
-    epochs: Annotated[int, Field(ge=1)] = 25
-    warmup_steps: Annotated[int, Field(ge=0)] = 100
-    max_learning_rate_scale: Annotated[float, Field(ge=1)] = 4.0
-    evaluate_every: Annotated[int, Field(ge=1)] = 5
-
-    def __post_init__(self) -> None:
-        check_heads(self.width, self.heads)
-        if self.masking == "random" and self.attention == "causal":
-            raise ValueError('masking="random" needs attention="bidirectional"')
-
-    def batch_size_for(self, windows: int) -> int:
-        """Return the batch size for a number of training windows."""
-        size = super().batch_size_for(windows)
-        return min(size, 1024) if self.batch_size == "auto" else size
-
-    def learning_rate_for(self, batch_size: int) -> float:
-        """Return the learning rate for a batch size."""
-        return self.learning_rate * min(max(1.0, batch_size / 256), self.max_learning_rate_scale)
 
 
 class FamaeModel(TrainableModule):
@@ -109,7 +39,7 @@ class FamaeModel(TrainableModule):
     Parameters
     ----------
     codes
-        The field codes of every item, the item ID first, shape (items, J).
+        The field codes of every item, the item ID first, shape (items, J) or (items, J, values).
     field_sizes
         The vocabulary size of each field by name, the item ID first, length J.
     settings
@@ -168,6 +98,10 @@ class FamaeModel(TrainableModule):
         masked = torch.randint(1, self.n_fields + 1, (count, 1), generator=rng)
         return (ranks < masked).to(self.codes.device)
 
+    def all_masked(self, count: int) -> Tensor:
+        """Return masks of all fields, boolean, shape (count, J)."""
+        return torch.ones(count, self.n_fields, dtype=torch.bool, device=self.codes.device)
+
     def windows(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the histories of a batch, shape (batch, length), and the field codes of its targets, (batch, J)."""
         device = self.codes.device
@@ -179,7 +113,7 @@ class FamaeModel(TrainableModule):
             items = torch.from_numpy(batch.items).to(self.codes.device)
             trained = torch.from_numpy(batch.are_targets).to(items.device)
             targets = self.codes[items[:, 1:].clamp_min(0)]
-            masked = self.draw_masks(trained.numel(), rng).view(targets.shape)
+            masked = self.draw_masks(trained.numel(), rng).view(*trained.shape, self.n_fields)
             hidden = self.hidden_in_one_pass(items, masked)[trained]
             targets, masked = targets[trained], masked[trained]
         elif self.settings.masking == "random":
@@ -260,7 +194,7 @@ class FamaeModel(TrainableModule):
         codes = torch.cat([self.codes[histories.clamp_min(0)], targets[:, None]], dim=1)  # (batch, length + 1, J)
         chosen = attend & (torch.rand(attend.shape, generator=rng) < _RANDOM_MASK_PROB).to(attend.device)
         chosen[:, -1] |= ~chosen.any(dim=1)
-        masked = torch.zeros_like(codes, dtype=torch.bool)
+        masked = torch.zeros(*attend.shape, self.n_fields, dtype=torch.bool, device=codes.device)
         masked[chosen] = self.draw_masks(int(chosen.sum()), rng)
         tokens = self.encode(self.place(self.fuse(codes, masked)), [attend] * len(self.layers))
         return tokens[chosen], codes[chosen], masked[chosen]
@@ -303,10 +237,9 @@ class FamaeModel(TrainableModule):
     def fuse(self, codes: Tensor, masked: Tensor) -> Tensor:
         """Return the sum of the field embeddings, with mask embeddings for masked fields; from (..., J) to (..., width)."""
         fused = self.masks.new_zeros(())
-        for field, table in enumerate(self.embeddings()):
-            hide = masked[..., field]
-            vectors = table(codes[..., field].masked_fill(hide, 0))
-            fused = fused + torch.where(hide[..., None], self.masks[field], vectors)
+        visible = codes.masked_fill(masked if codes.ndim == masked.ndim else masked[..., None], 0)
+        for field in range(self.n_fields):
+            fused = fused + torch.where(masked[..., field, None], self.masks[field], self.tables.part(field, visible))
         return fused
 
     def place(self, tokens: Tensor) -> Tensor:
@@ -338,7 +271,7 @@ class FamaeModel(TrainableModule):
         negatives: Sequence[Tensor | None],
         units: Sequence[Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms.
+        """Return Σ_{k masked} α_k · (−log q_k), the mean over the batch, and its terms; for tags, −log q_k is a mean.
 
         Parameters
         ----------
@@ -347,7 +280,7 @@ class FamaeModel(TrainableModule):
         targets, masked
             Field codes and which are masked, shape (batch, J).
         negatives
-            As `draw_negatives` returns them; negatives that equal the target are ignored.
+            As `draw_negatives` returns them; negatives that equal a target are ignored.
         units
             The normalized rows of the tables, if they are available.
         """
@@ -355,13 +288,19 @@ class FamaeModel(TrainableModule):
         queries = f.normalize(hidden, dim=1) * scale  # the dot product with a unit vector is √d·cos
         terms: dict[str, Tensor] = {}
         for field, table in enumerate(self.embeddings()):
-            rows, others = masked[:, field], negatives[field]
+            rows, others, values = masked[:, field], negatives[field], self.tables.values(field, targets)
+            shares = value_weights(values) if self.tables.has_tags[field] else None
             if others is None:
                 unit = units[field] if units else f.normalize(table.weight, dim=1)
-                term = full_softmax_loss(queries[rows], unit, targets[rows, field]) * rows.float().mean()
+                chosen = shares[rows] if shares is not None else None
+                term = full_softmax_loss(queries[rows], unit, values[rows], chosen) * rows.float().mean()
             else:
-                own, vectors = (f.normalize(table(values), dim=-1) for values in (targets[:, field], others))
-                term = sampled_softmax_loss(queries, targets[:, field], own, vectors, others)[rows].sum() / len(hidden)
+                if shares is not None:  # padding must not exclude "missing" from the negatives
+                    values = torch.where(shares > 0, values, values[:, :1])
+                own, vectors = (f.normalize(table(some), dim=-1) for some in (values, others))
+                losses = sampled_softmax_loss(queries, values, own, vectors, others)
+                losses = (losses * shares).sum(dim=1) if shares is not None else losses
+                term = losses[rows].sum() / len(hidden)
             terms[f"loss.{self.field_names[field]}"] = term
         weighted = [weight * term for weight, term in zip(self.weights, terms.values(), strict=True)]
         return {"loss": torch.stack(weighted).sum(), **terms}

@@ -14,12 +14,15 @@ from resid.data.dataset import Dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.sequential.base import SequentialRecommender
-from resid.sequential.bert4rec import BERT4Rec, BERT4RecSettings
-from resid.sequential.sasrec import SASRec, SASRecSettings
+from resid.sequential.bert4rec import BERT4Rec
+from resid.sequential.sasrec import SASRec
+from resid.sequential.settings import BERT4RecSettings, SASRecSettings
 
 
 class ItemTableEncoder(Encoder):
     """Trains a sequential model; the embedding of an item is the concatenation of its rows in the model's input tables.
+
+    With tags, it is the mean of their rows.
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ class ItemTableEncoder(Encoder):
         """See `Encoder.embed`."""
         self._require_data(data)
         tables, width = self.recommender_.model_.tables, self.settings.width
-        parts = [table(tables.codes[:, field]) for field, table in enumerate(tables.embeddings())]
+        parts = [tables.part(field, tables.codes) for field in range(len(tables))]
         vectors = torch.cat(parts, dim=1).cpu().numpy()
         columns = {
             name: (field * width, (field + 1) * width) for field, name in enumerate(self.recommender_.field_sizes_)

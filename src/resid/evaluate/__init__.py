@@ -1,7 +1,12 @@
 """How good recommendations are: metrics of ranks, evaluation of a recommender, the cost of methods."""
 
-from resid.evaluate.evaluation import Evaluation, evaluate, slices
-from resid.evaluate.metrics import NOT_FOUND, gains, intervals, paired_differences, ranking_metrics, ranks_of
+from typing import TYPE_CHECKING
+
+from resid.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from resid.evaluate.evaluation import Evaluation, evaluate, slices
+    from resid.evaluate.metrics import NOT_FOUND, gains, intervals, paired_differences, ranking_metrics, ranks_of
 
 __all__ = [
     "NOT_FOUND",
@@ -14,3 +19,11 @@ __all__ = [
     "ranks_of",
     "slices",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "evaluation": "Evaluation evaluate slices",
+        "metrics": "NOT_FOUND gains intervals paired_differences ranking_metrics ranks_of",
+    },
+)

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError
-from resid.core.progress import Progress
+from resid.core.display import html_table
+from resid.core.errors import InputError, counted
+from resid.core.progress import Progress, default_progress
 from resid.core.settings import Settings
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
@@ -63,7 +64,7 @@ def slices(data: Dataset, windows: Split) -> dict[str, NDArray[np.bool_]]:
     return parts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """The ranks of the targets of a split.
 
@@ -86,6 +87,22 @@ class Evaluation:
     kept: NDArray[np.int64]
     dropped: NDArray[np.int64]
     about: dict[str, Any]
+
+    def __repr__(self) -> str:
+        found = ranking_metrics(self.kept, (self.k,))
+        recall, ndcg = found[f"recall@{self.k}"], found[f"ndcg@{self.k}"]
+        users = counted(len(self.kept), "user")
+        return f"Evaluation({self.split}, {users}: Recall@{self.k} {recall:.4f}, NDCG@{self.k} {ndcg:.4f})"
+
+    def _repr_html_(self) -> str:
+        cutoffs = tuple(sorted({min(5, self.k), self.k}))
+        found = {
+            "seen items kept": ranking_metrics(self.kept, cutoffs),
+            "dropped": ranking_metrics(self.dropped, cutoffs),
+        }
+        columns = [f"{metric}@{k}" for k in cutoffs for metric in ("recall", "ndcg")]
+        rows = ((name, *(values[column] for column in columns)) for name, values in found.items())
+        return html_table(repr(self), ("", *columns), rows)
 
     @property
     def windows(self) -> Split:
@@ -177,7 +194,7 @@ def evaluate(
     k
         The largest cutoff.
     progress
-        Counts users.
+        Counts users; by default on a terminal and in a notebook.
     options
         Options of the model's `top`: ``exact=True`` scores the whole catalogue instead of searching.
     """
@@ -187,7 +204,7 @@ def evaluate(
         data = Dataset.load(data)
     model.require_data(data)
     _check_cutoffs((k,), data.n_items)
-    kept, dropped = model.ranks(data.windows(split), k, progress=progress, **options)
+    kept, dropped = model.ranks(data.windows(split), k, progress=progress or default_progress(), **options)
     about = {
         "model": model.kind,
         "settings": model.settings.to_dict(),

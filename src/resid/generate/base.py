@@ -5,100 +5,30 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.decode import Decodable, beam_items, beam_search, score_all
+from resid.generate.decode import Beams, Decodable, beam_items, beam_search, score_all
 from resid.generate.prefix_tree import PrefixTree
-from resid.nn import check_heads
+from resid.generate.settings import GeneratorSettings
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores, recent_items, without_seen
-from resid.recommend.trained import RecommenderSettings, TrainedRecommender
+from resid.recommend.trained import TrainedRecommender
 from resid.train import TrainableModule
 
 _INVALID_SHARE_USERS = 2_000  # whose unconstrained beams are counted
-
-
-@validated
-class GeneratorSettings(RecommenderSettings):
-    """The settings that all generators share.
-
-    Parameters
-    ----------
-    width
-        Embedding and hidden dimension.
-    beam_size
-        Number of prefixes that are kept at each level of decoding.
-    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `RecommenderSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"beam": "beam_size"}
-
-    width: Annotated[int, Field(ge=4)] = 128
-    beam_size: Annotated[int, Field(ge=1)] = 50
-    validation_users: Annotated[int, Field(ge=1)] = 5_000
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return False
-
-    @property
-    def uses_encoder(self) -> bool:
-        """Whether the generator reads the encoder itself."""
-        return False
-
-
-@validated
-class CodeGeneratorSettings(GeneratorSettings):
-    """The settings of generators that score items by their codes alone.
-
-    Parameters
-    ----------
-    layers, heads, ffn_width, dropout
-        Of the Transformer.
-    input_embeddings
-        Add the item embeddings, their principal components projected, to the tokens of the history.
-    temperature
-        Divides the logits in the loss (LETTER's ranking-guided loss): below 1, codes with high scores weigh more among the
-        negatives. Decoding takes the logits as they are.
-    width, beam_size, validation_users
-        See `GeneratorSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"hidden": "ffn_width", "read_vectors": "input_embeddings"}
-
-    layers: Annotated[int, Field(ge=1)] = 4
-    heads: Annotated[int, Field(ge=1)] = 4
-    ffn_width: Annotated[int, Field(ge=1)] = 512
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    input_embeddings: bool = True
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return self.input_embeddings
-
-    def __post_init__(self) -> None:
-        check_heads(self.width, self.heads)
 
 
 class GeneratorModel(TrainableModule, Decodable):
@@ -124,6 +54,7 @@ class Generator(TrainedRecommender[_S, _M]):
     """Base class of generators: a subclass defines the network, the batches and the settings."""
 
     ids_: SemanticIds
+    _last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType(
         {"beam": {}, "exact": {"exact": True}, "free": {"constrained": False}}
     )
@@ -155,14 +86,16 @@ class Generator(TrainedRecommender[_S, _M]):
         """
         require_dataset(data)
         ids.require_data(data)
+        if isinstance(embeddings, ItemEmbeddings) and embeddings.fingerprint != data.fingerprint:
+            raise InputError("these are the embeddings of another Dataset, or it was prepared again; encode it.")
         used = embeddings is not None and self.settings.uses_embeddings
-        vectors = _check_vectors(np.asarray(embeddings), data.n_items) if used else None
+        vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False
-        self._build(data.catalogue, ids, _reduce(vectors, self.settings.width) if vectors is not None else None)
+        self._build(data.catalogue, ids, reduce_vectors(vectors, self.settings.width) if vectors is not None else None)
         configuration = {
             "level_sizes": list(ids.level_sizes),
             "ids": ids.digest,
-            "embeddings": _digest(vectors) if vectors is not None else None,
+            "embeddings": digest(vectors) if vectors is not None else None,
             **self._configuration(),
         }
         self._train(data, configuration, runtime)
@@ -175,8 +108,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _build(self, catalogue: Catalogue, ids: SemanticIds, vectors: NDArray[np.float32] | None) -> None:
         self.catalogue_, self.ids_ = catalogue, ids.named(catalogue.item_ids)
-        self.__dict__.pop("_full_tree", None)
-        self._last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
+        self._forget_trees()
         dense = torch.tensor(vectors) if vectors is not None else None
         codes = torch.from_numpy(ids.codes)
         self.model_ = self._seeded(lambda: self._network(codes, ids.level_sizes, dense, catalogue.max_history))
@@ -209,12 +141,18 @@ class Generator(TrainedRecommender[_S, _M]):
         exact
             Score the whole catalogue instead of searching.
         """
-        self._check_beam_size(beam_size)
-        tree, numbers = self._tree(allowed)
-        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
-        beams = None if exact else max(more, beam_size or self.settings.beam_size)
+        more, beams = self.search_size(histories, k, exclude_seen, beam_size, exact)
+        tree, numbers = self.tree(allowed)
         items, scores = self._best(histories, more, tree, numbers, beams, constrained)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def search_size(
+        self, histories: Indices, k: int, exclude_seen: bool, beam_size: int | None, exact: bool
+    ) -> tuple[int, int | None]:
+        """Return how many items `top` has to find, and the beam size, None for exact scoring."""
+        self._check_beam_size(beam_size)
+        more = k + (max(self.catalogue_.max_history, histories.shape[1]) if exclude_seen else 0)
+        return more, None if exact else max(more, beam_size or self.settings.beam_size)
 
     def _best(
         self,
@@ -230,11 +168,11 @@ class Generator(TrainedRecommender[_S, _M]):
         Parameters
         ----------
         tree, numbers
-            As `_tree` returns them.
+            As `tree` returns them.
         beam_size
             Number of prefixes that are kept; None scores all items of the tree.
         """
-        recent = self._recent(histories)
+        recent = self.recent(histories)
         if beam_size is None:
             beams = score_all(self.model_, recent, tree, k)
         else:
@@ -253,16 +191,21 @@ class Generator(TrainedRecommender[_S, _M]):
         tree, _ = self._full_tree
         invalid = total = 0
         for batch in Batches(windows.sample(_INVALID_SHARE_USERS), BATCH_USERS, shuffle=False):
-            histories = self._recent(batch.histories)
-            beams = beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)
-            invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
+            histories = self.recent(batch.histories)
+            for beams in self._free_beams(histories, tree):
+                invalid, total = invalid + int((beams.nodes < 0).sum()), total + beams.nodes.numel()
         return invalid / total
 
-    def _recent(self, histories: Indices) -> Tensor:
+    def _free_beams(self, histories: Tensor, tree: PrefixTree) -> list[Beams]:
+        """Return the unconstrained beams of every network that generates an ID."""
+        return [beam_search(self.model_, histories, tree, self.settings.beam_size, constrained=False)]
+
+    def recent(self, histories: Indices) -> Tensor:
+        """Return the items that the network reads, shape (users, length), and switch it to evaluation mode."""
         self.model_.eval()
         return torch.from_numpy(recent_items(histories, self.catalogue_)).to(self.model_.codes.device)
 
-    def _tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
+    def tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
         """Return the prefix tree of the allowed items, and their indices in the catalogue."""
         if allowed is None:
             return self._full_tree
@@ -280,6 +223,11 @@ class Generator(TrainedRecommender[_S, _M]):
     @cached_property
     def _full_tree(self) -> tuple[PrefixTree, Indices]:
         return self._make_tree(self.catalogue_.by_popularity)
+
+    def _forget_trees(self) -> None:
+        """Forget the prefix trees, as the IDs are others now."""
+        self.__dict__.pop("_full_tree", None)
+        self._last_tree = None
 
     def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
         ids = SemanticIds(self.ids_.codes[numbers], self.ids_.level_sizes)  # items with the same ID stay in this order
@@ -300,7 +248,7 @@ class Generator(TrainedRecommender[_S, _M]):
         self._build(catalogue, ids, artifact.arrays.get("vectors"))
 
 
-def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
+def check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     """Return the item embeddings, or raise an `InputError`."""
     if vectors.ndim != 2 or len(vectors) != n_items or not np.issubdtype(vectors.dtype, np.floating):
         raise InputError(
@@ -313,7 +261,7 @@ def _check_vectors(vectors: NDArray[Any], n_items: int) -> NDArray[np.float32]:
     return vectors
 
 
-def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+def reduce_vectors(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     """Return at most `width` principal components of vectors, scaled to a mean square of 1."""
     dense = np.asarray(vectors, dtype=np.float32)
     dense = dense - dense.mean(axis=0)
@@ -325,5 +273,6 @@ def _reduce(vectors: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     return reduced
 
 
-def _digest(array: NDArray[Any]) -> str:
+def digest(array: NDArray[Any]) -> str:
+    """Return a short checksum of an array."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]

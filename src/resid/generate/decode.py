@@ -183,6 +183,34 @@ def score_nodes(model: Decodable, memory: Any, n_users: int, tree: PrefixTree) -
     return scores
 
 
+@torch.inference_mode()
+def score_codes(model: Decodable, memory: Any, codes: Tensor) -> Tensor:
+    """Return the log-probabilities of given IDs, the sum over their codes, each given the codes before it.
+
+    Parameters
+    ----------
+    model
+        In evaluation mode.
+    memory
+        What `encode_histories` returned.
+    codes
+        Shape (users, n, levels).
+
+    Returns
+    -------
+    Tensor
+        Shape (users, n).
+    """
+    log_probs, state = model.next_level(memory, None, None)
+    scores = log_probs[:, 0].gather(1, codes[:, :, 0])
+    for level in range(1, codes.shape[2]):
+        if level == 1:  # from the root to n beams
+            state = model.reorder(state, torch.zeros_like(codes[:, :, 0]))
+        log_probs, state = model.next_level(memory, state, codes[:, :, level - 1])
+        scores = scores + log_probs.gather(2, codes[:, :, level, None])[:, :, 0]
+    return scores
+
+
 def beam_items(beams: Beams, tree: PrefixTree, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the k best items of each user and their scores, -1 and -inf where there are fewer.
 

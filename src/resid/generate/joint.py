@@ -15,18 +15,16 @@ Re-ranking costs a dot product per candidate, so it does not grow with the catal
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
@@ -34,76 +32,23 @@ from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
-from resid.generate.base import Generator, GeneratorSettings
+from resid.generate.base import Generator
 from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
 from resid.generate.decode import beam_items, beam_search, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.prefix_tree import PrefixTree
+from resid.generate.settings import JointSettings
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
-from resid.sequential.settings import TransformerSettings
 
 log = logging.getLogger(__name__)
 
 _COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
-
-Score = Literal["item", "encoder", "cooccurrence"]
-
-
-@validated
-class JointSettings(TransformerSettings, GeneratorSettings):
-    """Settings of the joint generator.
-
-    Parameters
-    ----------
-    scores
-        The scores that are blended with the codes' log-probabilities; the encoder's is left out if it does not rank items.
-    code_loss_weight
-        Weight of the losses of the codes beside that of the item.
-    label_smoothing
-        Of the cross-entropy of the codes.
-    separate_code_layer
-        Give the codes a last layer of their own on detached inputs, so that no gradient of theirs reaches the trunk.
-    start_from_encoder
-        Initialize the field tables with those of the encoder, if it has any.
-    output_embeddings
-        Score a code also by the mean embedding of the items that it leads to.
-    beam_size
-        Number of prefixes that are kept at each level of decoding, and of items that are re-ranked.
-    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
-        See `TransformerSettings`.
-    full_softmax_limit, validation_users
-        See `TransformerSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    scores: tuple[Score, ...] = ("item", "encoder", "cooccurrence")
-    code_loss_weight: Annotated[float, Field(gt=0)] = 1.0
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    separate_code_layer: bool = True
-    start_from_encoder: bool = True
-    output_embeddings: bool = True
-    use_fields: bool = True
-    epochs: Annotated[int, Field(ge=1)] = 10
-    patience: Annotated[int, Field(ge=0)] = 0
-    beam_size: Annotated[int, Field(ge=1)] = 100
-    validation_users: Annotated[int, Field(ge=1)] = 5_000
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return self.output_embeddings
-
-    @property
-    def uses_encoder(self) -> bool:
-        """Whether the generator reads the encoder itself."""
-        return self.start_from_encoder or "encoder" in self.scores
 
 
 class JointModel(LevelwiseModel):
@@ -266,7 +211,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._vectors = {}
         ranks = np.empty(len(users), dtype=np.int64)
         for batch in Batches(users, self._chunk(len(self.catalogue_)), shuffle=False):
-            histories = self._recent(batch.histories)
+            histories = self.recent(batch.histories)
             targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
             queries = self.model_.trunk.scale_queries(self.model_.trunk.query(histories))
             scores = self._dot_products("item", queries, None)
@@ -296,7 +241,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         step = self._chunk(len(numbers)) if beam_size is None else len(histories)
         parts = []
         for first in range(0, len(histories), step):
-            recent = self._recent(histories[first : first + step])
+            recent = self.recent(histories[first : first + step])
             memory = self.model_.encode_histories(recent)
             if beam_size is None:
                 items, blended = self._score_all(tree, numbers, recent, memory)
@@ -372,7 +317,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         tree, numbers = self._full_tree
         parts: dict[str, list[Tensor]] = {}
         for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
-            recent = self._recent(batch.histories)
+            recent = self.recent(batch.histories)
             memory = self.model_.encode_histories(recent)
             items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
             hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]

@@ -9,65 +9,21 @@ of the item that is initialized to zero and stays zero for items that training n
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.generate.base import CodeGeneratorSettings, Generator
+from resid.generate.base import Generator
 from resid.generate.levelwise import LevelwiseModel, make_decoders
+from resid.generate.settings import OnePassSettings
 from resid.nn import CausalLayer, Dropout, pad_right
 from resid.quantize.ids import SemanticIds
 
 _SPARSE_FROM = 32_768  # items from which the item table has sparse gradients, so that the cost of a step does not grow
-
-
-@validated
-class OnePassSettings(CodeGeneratorSettings):
-    """Settings of the one-pass generator.
-
-    Parameters
-    ----------
-    label_smoothing
-        Of the cross-entropy of the codes.
-    item_dropout
-        Probability of an item of the history to be dropped from the input in a training step.
-    output_embeddings
-        Score a code also by the mean embedding of the items that it leads to.
-    learned_item_embeddings
-        Add a learned embedding of the item to its token.
-    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
-        See `CodeGeneratorSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`; a step reads histories with about `batch_size` targets in total.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {
-        "smoothing": "label_smoothing",
-        "forget": "item_dropout",
-        "write_vectors": "output_embeddings",
-        "read_items": "learned_item_embeddings",
-    }
-
-    layers: Annotated[int, Field(ge=1)] = 2
-    epochs: Annotated[int, Field(ge=1)] = 20
-    batch_size: Annotated[int, Field(ge=1)] = 512
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    item_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    output_embeddings: bool = True
-    learned_item_embeddings: bool = True
-    patience: Annotated[int, Field(ge=0)] = 5
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """Whether the generator reads item embeddings."""
-        return self.input_embeddings or self.output_embeddings
 
 
 class OnePassModel(LevelwiseModel):

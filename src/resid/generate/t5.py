@@ -6,46 +6,20 @@ is tied to it. `resid.nn.t5` has the two stacks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as f
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
-from resid.generate.base import CodeGeneratorSettings, Generator, GeneratorModel
+from resid.generate.base import Generator, GeneratorModel
 from resid.generate.exchange import from_transformers, to_transformers
+from resid.generate.settings import T5Settings
 from resid.nn.t5 import Memory, T5Decoder, T5Encoder, initialize_t5
 from resid.train import ParameterGroup
-
-
-@validated
-class T5Settings(CodeGeneratorSettings):
-    """Settings of the T5 generator; the defaults are the paper's.
-
-    Parameters
-    ----------
-    head_width
-        Dimension of an attention head.
-    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
-        See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
-    """
-
-    head_width: Annotated[int, Field(ge=1)] = 32
-    input_embeddings: bool = False
-    epochs: Annotated[int, Field(ge=1)] = 500
-    batch_size: Annotated[int, Field(ge=1)] = 2048
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-3
-    warmup_steps: Annotated[int, Field(ge=0)] = 1_000
-    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
-    evaluate_every: Annotated[int, Field(ge=1)] = 5
-    patience: Annotated[int, Field(ge=0)] = 10
 
 
 @dataclass
@@ -79,6 +53,10 @@ class T5Model(GeneratorModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), that are projected and added to the tokens of the history; None reads codes alone.
+    decoder_length
+        Maximum number of decoder tokens; by default one per level.
+    encoder
+        An encoder that is shared with another network; by default one of its own.
     """
 
     offsets: Tensor
@@ -90,6 +68,9 @@ class T5Model(GeneratorModel):
         settings: T5Settings,
         max_length: int = 31,
         vectors: Tensor | None = None,
+        *,
+        decoder_length: int | None = None,
+        encoder: T5Encoder | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes, self.temperature = settings, tuple(level_sizes), settings.temperature
@@ -99,8 +80,8 @@ class T5Model(GeneratorModel):
         self.register_buffer("vectors", vectors, persistent=False)
         self.table = nn.Embedding(1 + sum(self.level_sizes), s.width)
         shape = (s.width, s.heads, s.head_width, s.ffn_width, s.layers, s.dropout)
-        self.encoder = T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
-        self.decoder = T5Decoder(*shape, max_length=len(self.level_sizes))
+        self.encoder = encoder or T5Encoder(*shape, max_length=max_length * len(self.level_sizes))
+        self.decoder = T5Decoder(*shape, max_length=decoder_length or len(self.level_sizes))
         self.project = nn.Linear(vectors.shape[1], s.width, bias=False) if vectors is not None else None
         nn.init.normal_(self.table.weight)
         initialize_t5(self)
@@ -120,8 +101,12 @@ class T5Model(GeneratorModel):
         device = self.codes.device
         memory = self.encode(torch.from_numpy(batch.histories).to(device))
         labels = self.codes[torch.from_numpy(batch.targets).to(device)] + self.offsets  # (batch, levels)
-        logits = self.logits(memory, f.pad(labels[:, :-1], (1, 0))) / self.temperature
-        return {"loss": f.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+        logits = self.logits(memory, f.pad(labels[:, :-1], (1, 0)))
+        return {"loss": self.code_loss_of(logits, labels)}
+
+    def code_loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of labels, shape (users, levels), under logits over the vocabulary."""
+        return f.cross_entropy(logits.flatten(0, 1) / self.temperature, labels.flatten())
 
     def encode(self, histories: Tensor) -> Memory:
         """Encode histories, item indices with `PADDING`, shape (users, items); one token per item and level."""
@@ -148,16 +133,23 @@ class T5Model(GeneratorModel):
     def next_level(
         self, memory: Memory, state: DecoderState | None, codes: Tensor | None
     ) -> tuple[Tensor, DecoderState]:
-        """See `Decodable.next_level`; the softmax is over the whole vocabulary, as in training."""
+        """See `Decodable.next_level`."""
         level = 0 if state is None else state.level + 1
         if codes is None:
             tokens = torch.zeros(len(memory.bias), 1, dtype=torch.long, device=self.codes.device)
         else:
             tokens = codes + self.offsets[level - 1]
         hidden, cache = self.decoder.step(self.table(tokens), memory, state.cache if state else None, level)
-        log_probs = (hidden @ self.table.weight.T).log_softmax(dim=2)
+        return self.level_log_probs(hidden, level), DecoderState(level, cache)
+
+    def level_log_probs(self, states: Tensor, level: int) -> Tensor:
+        """Return the log-probabilities of the codes of a level; the softmax is over the whole vocabulary, as in training."""
+        return (states @ self.table.weight.T).log_softmax(dim=-1)[..., self.tokens_of(level)]
+
+    def tokens_of(self, level: int) -> slice:
+        """Return the rows of the token table that are the codes of a level."""
         first = 1 + sum(self.level_sizes[:level])
-        return log_probs[:, :, first : first + self.level_sizes[level]], DecoderState(level, cache)
+        return slice(first, first + self.level_sizes[level])
 
     def reorder(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """See `Decodable.reorder`."""

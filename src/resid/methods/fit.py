@@ -7,6 +7,7 @@ from typing import Any
 from resid.core.errors import InputError
 from resid.core.runtime import Runtime
 from resid.data.dataset import Dataset, require_dataset
+from resid.methods.floor import compare_with_floor
 from resid.methods.recipe import Recipe
 from resid.recommend import Recommender
 from resid.runs import Run
@@ -22,6 +23,8 @@ def fit(
 ) -> Recommender:
     """Fit a recommender to a Dataset.
 
+    Afterwards it is compared with popularity and co-occurrence on validation users; a warning is logged if it is worse.
+
     Parameters
     ----------
     data
@@ -31,7 +34,8 @@ def fit(
     folder
         The run's folder. Finished stages are reused and interrupted ones continue. None keeps nothing.
     changes
-        Other settings, by section and name: ``{"encoder.epochs": 20}``; ``{"seed": 1}`` sets the seed of every part.
+        Other settings, by section and name: ``{"encoder.epochs": 20}``; ``{"seed": 1}`` sets the seed of every part,
+        ``{"epochs": 5}`` the epochs.
     runtime
         Devices, trackers and progress; its folder is not used.
 
@@ -49,5 +53,5 @@ def fit(
     made.check(data)
     with Run.open(folder, data, runtime) as run:
         model = made.method.compose(run, made.parts, data)
-        run.finish(model, made.name, made.toml())
+        run.finish(model, made.name, made.toml(), compare_with_floor(run, model, data))
     return model

@@ -6,7 +6,7 @@ from typing import Any
 
 from resid.core.errors import InputError, nearest, shown
 from resid.core.part import PartSpec
-from resid.core.registry import import_parts
+from resid.core.registry import import_named_like, import_parts
 from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 from resid.runs import Run
@@ -47,18 +47,22 @@ def method(name: str, *sections: str) -> Callable[[Compose], Compose]:
 
 def find_method(name: Any, sections: tuple[str, ...]) -> Method:
     """Return the method of a name, or without a name the method with these sections."""
-    import_parts("resid.methods")
+    if isinstance(name, str):
+        import_named_like(name, "resid.methods")
+    if not isinstance(name, str) or name not in _METHODS:
+        import_parts("resid.methods")
+    methods = [_METHODS[each] for each in sorted(_METHODS)]  # not in the order in which they were imported
     if name is None:
-        found = [known for known in _METHODS.values() if set(known.sections) == set(sections)]
+        found = [known for known in methods if set(known.sections) == set(sections)]
         if len(found) == 1:
             return found[0]
         if found:
             known = " or ".join(f'method = "{each.name}"' for each in found)
             raise InputError(f"several methods have the sections {', '.join(sections)}; add {known}.")
-        shapes = " or ".join(" + ".join(known.sections) for known in _METHODS.values())
+        shapes = " or ".join(" + ".join(known.sections) for known in methods)
         raise InputError(f"a recipe must have the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
     if not isinstance(name, str) or name not in _METHODS:
-        known = ", ".join(_METHODS)
+        known = ", ".join(each.name for each in methods)
         raise InputError(
             f"there is no method {shown(name)}{nearest(shown(name), _METHODS)}; available methods: {known}."
         )

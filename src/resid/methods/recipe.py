@@ -11,17 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from resid.core.errors import InputError, as_path, first_line, nearest, shown
 from resid.core.part import PartSpec
-from resid.core.registry import find_part, stage_of
+from resid.core.registry import find_settings, stage_of
 from resid.core.settings import Settings
 from resid.data.dataset import Dataset
 from resid.methods.method import Method, find_method
 
 _FOLDER = Path(__file__).parent / "recipes"
 _FIELDS = "-fields"
+_COMMON = {"seed": "random", "epochs": "trained"}  # settings that can be changed in all parts at once
+
+_R = TypeVar("_R", "Recipe", "RecipeEntry")
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,9 @@ class Recipe:
             name = name[:-1] + _FIELDS
         if name.endswith(_FIELDS) and _file(name.removesuffix(_FIELDS)).exists():
             plain = cls.read(name.removesuffix(_FIELDS))
-            if not _reads_fields(plain):
+            if not _reads_fields({section: spec.kind for section, spec in plain.parts.items()}):
                 raise InputError(f"the recipe '{plain.name}' has no variant with fields.")
-            fields = plain.replace({"recommender.use_fields": True})
-            return dataclasses.replace(fields, name=name, description=f"{plain.description}; with fields")
+            return _with_fields(plain.replace({"recommender.use_fields": True}))
         path = _file(name) if _file(name).exists() else as_path(source)
         if path.suffix != ".toml":
             known = recipe_names()
@@ -69,15 +71,7 @@ class Recipe:
                 f"there is no recipe '{source}'{nearest(name, known)}; available recipes: {', '.join(known)}; or give the path "
                 "of a file that ends with .toml."
             )
-        try:
-            with path.open("rb") as file:
-                content = tomllib.load(file)
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
-        except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
-            raise InputError(f"{path}: invalid TOML ({first_line(error)}).") from error
+        content = _read_toml(path)
         try:
             return cls._from_toml(path.stem, content)
         except InputError as error:
@@ -110,7 +104,7 @@ class Recipe:
         ----------
         changes
             Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
-            its default settings; ``"seed"`` sets the seed of every part.
+            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them.
         """
         parts, values_of = dict(self.parts), dict[str, dict[str, Any]]()
         ordered = sorted(
@@ -121,10 +115,10 @@ class Recipe:
             if _is_kind(name) and section in parts:
                 parts[section] = _spec(section, stage_of(section), {"kind": value})
                 continue
-            if name == "seed":
-                sections = [section for section in parts if hasattr(parts[section].settings, "seed")]
+            if name in _COMMON:
+                sections = [section for section in parts if hasattr(parts[section].settings, name)]
                 if not sections:
-                    raise InputError(f"the recipe '{self.name}' has no random part, so it takes no seed.")
+                    raise InputError(f"the recipe '{self.name}' has no {_COMMON[name]} part, so it takes no {name}.")
             elif section in parts and dot:
                 sections = [section]
             else:
@@ -154,22 +148,60 @@ class Recipe:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class RecipeEntry:
+    """A recipe that comes with the library, as it is listed: its name, the kinds of its parts, and its description."""
+
+    name: str
+    kinds: tuple[str, ...]
+    description: str
+
+
 @cache
+def list_recipes() -> tuple[RecipeEntry, ...]:
+    """Return the recipes that come with the library; reads their files, and imports no parts for it."""
+    entries = []
+    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
+        content = _read_toml(path)
+        kinds = {section: values["kind"] for section, values in content.items() if isinstance(values, dict)}
+        entry = RecipeEntry(path.stem, tuple(kinds.values()), content.get("description", ""))
+        entries.append(entry)
+        if _reads_fields(kinds):
+            entries.append(_with_fields(entry))
+    return tuple(entries)
+
+
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the recipes that come with the library."""
-    names: list[str] = []
-    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
-        names += [path.stem, *([f"{path.stem}{_FIELDS}"] if _reads_fields(Recipe.read(path.stem)) else [])]
-    return tuple(names)
+    return tuple(entry.name for entry in list_recipes())
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
+    except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
+        raise InputError(f"{path}: invalid TOML ({first_line(error)}).") from error
 
 
 def _file(name: str) -> Path:
     return _FOLDER / f"{name}.toml" if Path(name).name == name else Path(name)
 
 
-def _reads_fields(recipe: Recipe) -> bool:
-    """Return whether a recipe is a recommender with the setting `use_fields`."""
-    return tuple(recipe.parts) == ("recommender",) and hasattr(recipe.parts["recommender"].settings, "use_fields")
+def _reads_fields(kinds: Mapping[str, str]) -> bool:
+    """Return whether a recipe with these kinds by section is a recommender with the setting `use_fields`."""
+    return tuple(kinds) == ("recommender",) and hasattr(
+        find_settings("recommender", kinds["recommender"]), "use_fields"
+    )
+
+
+def _with_fields(recipe: _R) -> _R:
+    """Return the name and description of the variant with fields."""
+    return dataclasses.replace(recipe, name=recipe.name + _FIELDS, description=f"{recipe.description}; with fields")
 
 
 def _is_kind(name: str) -> bool:
@@ -179,8 +211,8 @@ def _is_kind(name: str) -> bool:
 def _spec(section: str, stage: str, values: Mapping[str, Any]) -> PartSpec:
     values = dict(values)
     kind = values.pop("kind", None)
-    found = find_part(stage, kind)
-    return PartSpec(stage, found.kind, _in_section(section, found.settings_class, values))
+    settings_class = find_settings(stage, kind)
+    return PartSpec(stage, str(kind), _in_section(section, settings_class, values))
 
 
 def _in_section(section: str, build: Any, values: Mapping[str, Any]) -> Settings:

@@ -1,16 +1,21 @@
 """Encoder → quantizer → generator: ReSID, its ablations, and methods with one semantic ID per item, such as TIGER."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from resid.core.part import Input, PartSpec
 from resid.data.dataset import Dataset
-from resid.encode import Encoder, ItemEmbeddings
-from resid.generate.base import Generator, GeneratorSettings
+from resid.encode.embeddings import ItemEmbeddings
+from resid.generate.settings import GeneratorSettings
 from resid.methods.method import method
-from resid.quantize import Quantizer, SemanticIds
+from resid.quantize.ids import SemanticIds
 from resid.recommend import Recommender
 from resid.runs import Run
+
+if TYPE_CHECKING:  # they import torch
+    from resid.encode import Encoder
+    from resid.generate import Generator
+    from resid.quantize import Quantizer
 
 
 @method("semantic-ids", "encoder", "quantizer", "generator")
@@ -18,14 +23,14 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
     """Fit encoder, quantizer and generator one after the other."""
     encoder, embeddings = fit_encoder(run, parts["encoder"], data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
-    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder)
-    model.parts_ = {"encoder": encoder, "quantizer": quantizer}
+    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer)
+    model.parts_ = {"encoder": encoder, "quantizer": quantizer, **model.parts_}  # a generator may have trained its own
     return model
 
 
-def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> tuple[Encoder, ItemEmbeddings]:
+def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> "tuple[Encoder, ItemEmbeddings]":
     """Fit an encoder as a stage of a run; return it and its item embeddings."""
-    encoder = cast(Encoder, run.stage(stage, spec, data))
+    encoder = cast("Encoder", run.stage(stage, spec, data))
     return encoder, encoder.embed(data)
 
 
@@ -36,13 +41,13 @@ def fit_quantizer(
     embeddings: ItemEmbeddings,
     *further: ItemEmbeddings,
     stage: str = "quantizer",
-) -> tuple[Quantizer, SemanticIds]:
+) -> "tuple[Quantizer, SemanticIds]":
     """Fit a quantizer as a stage of a run; return it and the semantic IDs of the items.
 
     `further` embeddings are those that the quantizer reads in training besides the ones that it quantizes; see
     `Quantizer.further_inputs`.
     """
-    quantizer = cast(Quantizer, run.stage(stage, spec, embeddings, *further))
+    quantizer = cast("Quantizer", run.stage(stage, spec, embeddings, *further))
     ids = quantizer.semantic_ids_
     facts = {"quantizer": spec.kind, **spec.settings.to_dict(), "data": data.fingerprint, "vectors": embeddings.digest}
     return quantizer, SemanticIds(ids.codes, ids.level_sizes, data.item_ids, facts)
@@ -54,14 +59,17 @@ def fit_generator(
     data: Dataset,
     ids: SemanticIds,
     embeddings: ItemEmbeddings | None = None,
-    encoder: Encoder | None = None,
+    encoder: "Encoder | None" = None,
+    quantizer: "Quantizer | None" = None,
     stage: str = "generator",
 ) -> Recommender:
-    """Fit a generator as a stage of a run; embeddings and encoder are inputs only if its settings use them."""
+    """Fit a generator as a stage of a run; embeddings, encoder and quantizer are inputs only if its settings use them."""
     settings = cast(GeneratorSettings, spec.settings)
     inputs: list[Input | None] = [ids]
     if settings.uses_embeddings or settings.uses_encoder:
         inputs.append(embeddings if settings.uses_embeddings else None)
     if settings.uses_encoder:
         inputs.append(encoder)
-    return cast(Generator[Any, Any], run.stage(stage, spec, data, *inputs))
+    if settings.uses_quantizer:
+        inputs.append(quantizer)
+    return cast("Generator[Any, Any]", run.stage(stage, spec, data, *inputs))

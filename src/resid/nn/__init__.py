@@ -1,7 +1,32 @@
 """Neural building blocks that more than one model uses."""
 
-from resid.nn.dropout import Dropout
-from resid.nn.fields import FieldTables, item_and_fields
-from resid.nn.transformer import CausalLayer, EncoderLayer, check_heads, pad_right
+from typing import TYPE_CHECKING
 
-__all__ = ["CausalLayer", "Dropout", "EncoderLayer", "FieldTables", "check_heads", "item_and_fields", "pad_right"]
+from resid.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from resid.nn.dropout import Dropout
+    from resid.nn.fields import FieldTables, is_value, item_and_fields, mean_rows, value_weights, with_item_ids
+    from resid.nn.transformer import CausalLayer, EncoderLayer, pad_right
+
+__all__ = [
+    "CausalLayer",
+    "Dropout",
+    "EncoderLayer",
+    "FieldTables",
+    "is_value",
+    "item_and_fields",
+    "mean_rows",
+    "pad_right",
+    "value_weights",
+    "with_item_ids",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "dropout": "Dropout",
+        "fields": "FieldTables is_value item_and_fields mean_rows value_weights with_item_ids",
+        "transformer": "CausalLayer EncoderLayer pad_right",
+    },
+)

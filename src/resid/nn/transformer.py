@@ -157,12 +157,6 @@ class CausalLayer(nn.Module):
         return self.dropout.add(tokens, self.ffn_out(hidden))
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Raise a `ValueError` unless the width is a multiple of the number of attention heads."""
-    if width % heads:
-        raise ValueError(f"width={width} must be a multiple of heads={heads}")
-
-
 def pad_right(histories: Tensor) -> tuple[Tensor, Tensor]:
     """Return histories with their padding moved to the right, shape (users, length), and their lengths, shape (users,)."""
     lengths = (histories != PADDING).sum(dim=1)

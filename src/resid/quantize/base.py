@@ -43,7 +43,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__init__" in vars(cls):
+        if "__init__" in vars(cls) and "settings_class" not in vars(cls):
             cls.settings_class = settings_of_estimator(cls)
 
     @classmethod

@@ -19,6 +19,7 @@ from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.quantize.alignment import make_anchors, match
 from resid.quantize.cluster_tree import Level, check_branching, members_of, number_within
+from resid.quantize.settings import GAOQSettings
 from resid.quantize.tree_quantizer import TreeQuantizer
 
 
@@ -58,6 +59,8 @@ class GAOQ(TreeQuantizer):
         The largest number of Lloyd iterations of a node.
     n_features_in_ : int
     """
+
+    settings_class = GAOQSettings
 
     def __init__(
         self,

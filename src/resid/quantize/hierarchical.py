@@ -3,8 +3,9 @@
 The tree of GAOQ without alignment (ablation Q2 of the paper), or the k-ary tree of EAGER.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from resid.core.registry import register
 from resid.quantize.cluster_tree import Level, check_branching, number_within
+from resid.quantize.settings import HierarchicalKMeansSettings
 from resid.quantize.tree_quantizer import TreeQuantizer
 
 
@@ -23,9 +25,10 @@ class HierarchicalKMeans(TreeQuantizer):
 
     Parameters
     ----------
-    branching : tuple of int, int or "auto", default="auto"
+    branching : tuple of int, int, "k-ary" or "auto", default="auto"
         Number of children of a node at every level; one more level, whose size is computed, numbers the items of a leaf. A
-        single integer k is EAGER's tree: every level has k codes, with as few levels as the catalogue needs.
+        single integer k is EAGER's tree: every level has k codes, with as few levels as the catalogue needs. With ``"k-ary"``,
+        k is 256 and there are at least two levels; for at most 16,384 items, k is the least with k² codes for them, up to 128.
     max_iter : int, default=100
         Maximum number of Lloyd iterations of balanced k-means.
     tol : float, default=1e-4
@@ -49,9 +52,11 @@ class HierarchicalKMeans(TreeQuantizer):
     get distinct random codes: the same IDs without the copies.
     """
 
+    settings_class = HierarchicalKMeansSettings
+
     def __init__(
         self,
-        branching: tuple[int, ...] | int | Literal["auto"] = "auto",
+        branching: tuple[int, ...] | int | Literal["k-ary", "auto"] = "auto",
         *,
         max_iter: int = 100,
         tol: float = 1e-4,
@@ -63,14 +68,23 @@ class HierarchicalKMeans(TreeQuantizer):
         self.random_state = random_state
 
     def _branching(self, n_items: int) -> tuple[int, ...]:
-        if not isinstance(self.branching, int | np.integer):
-            return check_branching(self.branching, n_items)
-        if self.branching < 2:
+        codes = self._codes_of_a_level(n_items)
+        if codes is None:
+            return check_branching(cast(tuple[int, ...] | str, self.branching), n_items)
+        if isinstance(self.branching, int | np.integer) and codes < 2:
             raise ValueError(f"branching={self.branching!r} must be at least 2, or one integer per level.")
-        levels = 1
-        while self.branching**levels < n_items:
+        levels = 2 if self.branching == "k-ary" else 1
+        while codes**levels < n_items:
             levels += 1
-        return (int(self.branching),) * (levels - 1)
+        return (codes,) * (levels - 1)
+
+    def _codes_of_a_level(self, n_items: int) -> int | None:
+        """Return the k of a k-ary tree; None for any other tree."""
+        if isinstance(self.branching, int | np.integer):
+            return int(self.branching)
+        if self.branching == "k-ary":
+            return 256 if n_items > 128**2 else math.isqrt(n_items - 1) + 1
+        return None
 
     def _assign_codes(
         self, vectors: Tensor, levels: Sequence[Level], leaves: NDArray[np.int64], seed: int
@@ -84,8 +98,8 @@ class HierarchicalKMeans(TreeQuantizer):
             else:
                 codes.append(_shuffled(width, len(level.counts), rng)[level.parents, level.children])
             sizes.append(width)
-        if isinstance(self.branching, int | np.integer):
-            room = int(self.branching)
+        room = self._codes_of_a_level(len(vectors))
+        if room is not None:
             last = _shuffled(room, int(leaves.max()) + 1, rng)[leaves, number_within(leaves)]
         else:
             order = rng.permutation(len(vectors))

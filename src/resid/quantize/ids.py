@@ -12,11 +12,13 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from resid.core.checksums import SEAL, is_sealed, seal_file
-from resid.core.errors import InputError, as_path, first_line
+from resid.core.display import html_table
+from resid.core.errors import InputError, as_path, counted, first_line
 from resid.core.files import atomic_file
 from resid.data.dataset import Dataset
 
 _READABLE = ("1", "2")  # formats of the file; the last one is written
+_SHOWN = 10  # items in a notebook
 
 
 class SemanticIds:
@@ -79,7 +81,12 @@ class SemanticIds:
         return len(self.codes)
 
     def __repr__(self) -> str:
-        return f"SemanticIds({len(self):,} items, levels of {', '.join(f'{size:,}' for size in self.level_sizes)})"
+        sizes = ", ".join(f"{size:,}" for size in self.level_sizes)
+        return f"SemanticIds({counted(len(self), 'item')}, {'levels' if self.levels > 1 else 'level'} of {sizes})"
+
+    def _repr_html_(self) -> str:
+        table = self.table().head(_SHOWN)
+        return html_table(repr(self), table.columns, table.iter_rows())
 
     def named(self, item_ids: Sequence[Any] | pl.Series) -> "SemanticIds":
         """Return the same IDs with these item ids."""

@@ -9,9 +9,6 @@ Wang et al., "Learnable Item Tokenization for Generative Recommendation", CIKM 2
 
 In training, the last level is assigned by Sinkhorn's algorithm, so that a batch uses all codes. After training, items with
 the same codes are separated at the last level, as far as possible.
-
-The codebooks start as balanced clusters of the latent vectors. An untrained encoder of seven layers changes its output much
-faster than codebooks can follow, and most codes are never used again; so the autoencoder is first trained without them.
 """
 
 import hashlib
@@ -29,7 +26,8 @@ from resid.quantize.cluster_tree import members_of
 from resid.quantize.ids import SemanticIds
 from resid.quantize.letter_model import LETTERModel
 from resid.quantize.points import LARGEST, as_points, check_numbers
-from resid.quantize.rqvae import RQVAE, sample_of
+from resid.quantize.rqvae import RQVAE, unit_scale
+from resid.quantize.settings import LETTERSettings
 from resid.quantize.sinkhorn import sinkhorn_codes
 
 _REPAIR_ROUNDS = 20
@@ -61,8 +59,6 @@ class LETTER(RQVAE):
         ``"deduplicate"`` adds a level to `semantic_ids_` that numbers them, so that IDs are unique.
     epochs : int, default=100
         Number of passes over the vectors, rounded up to a multiple of `evaluate_every`.
-    warmup_epochs : int, default=20
-        Number of these passes that train the autoencoder without codebooks, before these are initialized.
     evaluate_every : int, default=10
         Passes between two counts of the collisions.
     batch_size : int, default=1024
@@ -78,18 +74,19 @@ class LETTER(RQVAE):
     level_sizes_ : tuple of int
     model_ : LETTERModel
     history_ : list of dict
-        Losses, and ``distinct``, the share of distinct codes among the items before repair.
+        Losses, and what `codebook_usage` returns for the codes before repair.
     n_iter_ : int
         Number of passes over the vectors.
     n_features_in_ : int
 
     Notes
     -----
-    Vectors are standardized and collaborative vectors scaled to a mean square of 1, so that the weights of the losses do not
-    depend on the encoders.
+    Vectors and collaborative vectors are scaled to a mean square of 1, so that the weights of the losses do not depend on the
+    encoders. As in `RQVAE`, entries that no vector uses for long are moved, and a codebook that collapses is reported.
     """
 
-    monitor = ""  # the initial codebooks, balanced clusters of all items, have the fewest collisions
+    settings_class = LETTERSettings
+    monitor = ""  # repair removes most collisions, so their number does not select the weights
     further_inputs = ("collaborative",)
     model_: LETTERModel
 
@@ -106,7 +103,6 @@ class LETTER(RQVAE):
         n_groups: int = 10,
         collisions: Literal["deduplicate", "keep"] = "keep",
         epochs: int = 100,
-        warmup_epochs: int = 20,
         evaluate_every: int = 10,
         batch_size: int = 1024,
         learning_rate: float = 1e-3,
@@ -130,7 +126,6 @@ class LETTER(RQVAE):
         self.collaborative_weight = collaborative_weight
         self.diversity_weight = diversity_weight
         self.n_groups = n_groups
-        self.warmup_epochs = warmup_epochs
 
     def fit(
         self,
@@ -156,24 +151,16 @@ class LETTER(RQVAE):
         """
         vectors = as_points(self, X, reset=True)
         self._check_items(len(vectors))
-        steps = len(vectors) / self._batch_size(len(vectors))  # per pass
         return self._fit(
             vectors,
             runtime,
             collaborative=None if collaborative is None else self._check_collaborative(collaborative, X, len(vectors)),
-            mean=vectors.mean(dim=0).cpu(),
-            scale=float(_unit_scale(vectors - vectors.mean(dim=0))),
-            steps_per_pass=round(steps),
-            warmup_steps=int(min(self.warmup_epochs, self.epochs - 1) * steps),  # at least one pass is left
+            steps_per_pass=round(len(vectors) / self._batch_size(len(vectors))),
         )
 
     def _batch_size(self, n_items: int) -> int:
         """Return the number of items in a batch; they differ, but at the boundary of two passes."""
         return min(self.batch_size, n_items)
-
-    def _initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
-        """Give the network what it initializes its codebooks from, after the warm-up."""
-        self.model_.sample = sample_of(vectors, seed)
 
     def _check_collaborative(self, collaborative: Any, vectors: Any, n_items: int) -> Tensor:
         """Return the collaborative vectors, scaled; raise a ValueError if they do not match the vectors."""
@@ -191,10 +178,10 @@ class LETTER(RQVAE):
                 "latent_dim or the width of the encoder."
             )
         dense = torch.from_numpy(found)
-        return dense * _unit_scale(dense)
+        return dense * unit_scale(dense)
 
     def _check_items(self, n_items: int) -> None:
-        check_numbers(self, n_groups=1, warmup_epochs=0, collaborative_weight=0.0, diversity_weight=0.0)
+        check_numbers(self, n_groups=1, collaborative_weight=0.0, diversity_weight=0.0)
         super()._check_items(n_items)
 
     def _network(self, codebook_size: int, **inputs: Any) -> LETTERModel:
@@ -207,7 +194,6 @@ class LETTER(RQVAE):
             "collaborative_weight": self.collaborative_weight,
             "diversity_weight": self.diversity_weight,
             "n_groups": self.n_groups,
-            "warmup_steps": self.model_.warmup_steps,
             "collaborative": None if vectors is None else hashlib.sha256(vectors.cpu().numpy().data).hexdigest()[:16],
         }
 
@@ -240,9 +226,3 @@ class LETTER(RQVAE):
                 found = sinkhorn_codes(problems, torch.from_numpy(real).to(device)).cpu().numpy()
                 codes[members[real], -1] = found[real]
         return codes
-
-
-def _unit_scale(vectors: Tensor) -> Tensor:
-    """Return the factor that brings the mean square of vectors to 1; 1 for zeros."""
-    mean_square = vectors.square().mean()
-    return torch.where(mean_square > 0, mean_square.rsqrt(), 1.0)

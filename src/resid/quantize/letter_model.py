@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as f
-from torch import Tensor, nn
+from torch import Tensor
 
 from resid.data.batches import VectorBatch
 from resid.quantize.kmeans import balanced_kmeans
@@ -81,9 +81,8 @@ def collaborative_loss(quantized: Tensor, collaborative: Tensor, items: Tensor) 
     items
         The item of every row, shape (batch,): another row with the same item is not a negative.
     """
-    scores = quantized @ collaborative.T
-    if len(items.unique()) < len(items):
-        scores = scores.masked_fill((items[:, None] == items).fill_diagonal_(False), -torch.inf)
+    again = (items[:, None] == items).fill_diagonal_(False)
+    scores = (quantized @ collaborative.T).masked_fill(again, -torch.inf)
     return f.cross_entropy(scores, torch.arange(len(items), device=items.device))
 
 
@@ -115,20 +114,11 @@ class LETTERModel(RQVAEModel):
         Number of clusters of a codebook.
     collaborative
         Collaborative vectors of all items, shape (items, latent_dim); None leaves the collaborative loss out.
-    mean, scale
-        The input is shifted and scaled to a mean of 0, shape (d,), and a mean square of 1.
     steps_per_pass
         Number of batches after which the codebooks are clustered again.
-    warmup_steps
-        Number of batches before the codebooks are initialized.
-    sample
-        The vectors from which they are initialized, shape (vectors, d).
     """
 
-    mean: Tensor
-    scale: Tensor
     collaborative: Tensor | None
-    sample: Tensor
 
     def __init__(
         self,
@@ -140,49 +130,31 @@ class LETTERModel(RQVAEModel):
         diversity_weight: float,
         n_groups: int,
         *,
+        input_scale: float = 1.0,
         collaborative: Tensor | None = None,
-        mean: Tensor | None = None,
-        scale: float = 1.0,
         steps_per_pass: int = 1,
-        warmup_steps: int = 0,
-        sample: Tensor | None = None,
     ) -> None:
-        super().__init__(widths, n_levels, codebook_size, commitment_weight)
+        super().__init__(widths, n_levels, codebook_size, commitment_weight, input_scale=input_scale)
         self.collaborative_weight, self.diversity_weight = collaborative_weight, diversity_weight
-        self.n_groups, self.steps_per_pass, self.warmup_steps = n_groups, steps_per_pass, warmup_steps
+        self.n_groups, self.steps_per_pass = n_groups, steps_per_pass
         self.step, self.groups = 0, CodeGroups(torch.zeros(n_levels, codebook_size, dtype=torch.long))
-        self.register_buffer("mean", torch.zeros(widths[0]) if mean is None else mean)
-        self.register_buffer("scale", torch.tensor(scale))
         self.register_buffer("collaborative", collaborative, persistent=False)
-        self.register_buffer("sample", sample, persistent=False)
-        nn.init.zeros_(self.codebooks)
-        for layer in (*self.encoder, *self.decoder):
-            if isinstance(layer, nn.Linear):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
-
-    def encode(self, vectors: Tensor) -> Tensor:
-        """Return the latent vectors of vectors."""
-        return super().encode(self.standardize(vectors))
-
-    def standardize(self, vectors: Tensor) -> Tensor:
-        """Return vectors with a mean of 0 and a mean square of 1."""
-        return (vectors - self.mean) * self.scale
 
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss of a batch and its terms, each before its weight; two of them before the codebooks are there."""
+        """Return the loss of a batch and its terms, each before its weight."""
         device = self.codebooks.device
+        vectors = torch.from_numpy(batch.vectors).to(device) * self.input_scale
+        latent = self.encoder(vectors)
+        self._restart_dead_codes(latent.detach(), rng)
         self._begin_step(rng)
-        vectors = torch.from_numpy(batch.vectors).to(device)
-        latent = self.encode(vectors)
-        terms, quantized = {}, latent
-        if self.step > self.warmup_steps:
-            codes = self.assign(latent.detach())
-            residuals, entries = zip(*self.levels(latent, codes), strict=True)
-            quantized = straight_through(latent, torch.stack(entries).sum(dim=0))
-            terms["quantization"] = self._quantization(residuals, entries)
-            terms["diversity"] = self._diversity(codes, rng)
-        terms["reconstruction"] = f.mse_loss(self.decoder(quantized), self.standardize(vectors))
+        codes = self.assign(latent.detach())
+        residuals, entries = zip(*self.levels(latent, codes), strict=True)
+        quantized = straight_through(latent, torch.stack(entries).sum(dim=0))
+        terms = {
+            "reconstruction": f.mse_loss(self.decoder(quantized), vectors),
+            "quantization": self._quantization(residuals, entries),
+            "diversity": self._diversity(codes, rng),
+        }
         if self.collaborative is not None:
             items = torch.from_numpy(batch.index).to(device)
             terms["collaborative"] = collaborative_loss(quantized, self.collaborative[items], items)
@@ -220,20 +192,17 @@ class LETTERModel(RQVAEModel):
         return torch.cdist(residual, self.codebooks[-1]).square()
 
     def _begin_step(self, rng: torch.Generator) -> None:
-        """Initialize the codebooks after the warm-up, and cluster them at the beginning of every pass since then."""
-        step = self.step - self.warmup_steps
-        if step >= 0 and step % self.steps_per_pass == 0:
+        """Cluster the codebooks at the beginning of every pass."""
+        if self.step % self.steps_per_pass == 0 and self.codebooks.shape[1] > 1:
             seed = int(torch.randint(2**31, (), generator=rng))
-            if step == 0 and self.sample is not None:
-                self.initialize_codebooks(self.sample, seed, balanced=True)
-            if self.codebooks.shape[1] > 1:
-                self.groups = group_codes(self.codebooks, self.n_groups, seed)
+            self.groups = group_codes(self.codebooks, self.n_groups, seed)
         self.step += 1
 
     def extra_state(self) -> dict[str, Tensor]:
-        """Return the clusters, which come from earlier weights, and the number of steps."""
-        return {"groups": self.groups.labels, "step": torch.tensor(self.step)}
+        """Return also the clusters, which come from earlier weights, and the number of steps."""
+        return {**super().extra_state(), "groups": self.groups.labels, "step": torch.tensor(self.step)}
 
     def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """See `TrainableModule.load_extra_state`."""
+        super().load_extra_state(state)
         self.groups, self.step = CodeGroups(state["groups"].to(self.codebooks.device)), int(state["step"])

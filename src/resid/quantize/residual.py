@@ -1,6 +1,6 @@
 """RQ-KMeans: residual quantization by k-means, plain or with balanced clusters."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from resid.core.runtime import Runtime
 from resid.quantize.base import ResidualQuantizer
 from resid.quantize.kmeans import BalancedKMeans
 from resid.quantize.points import KnownRows, as_points, check_numbers
+from resid.quantize.settings import RQKMeansSettings
 
 
 @register("quantizer", "rq-kmeans")
@@ -43,11 +44,7 @@ class RQKMeans(ResidualQuantizer):
     n_features_in_ : int
     """
 
-    renamed: ClassVar[dict[str, str]] = {
-        "levels": "n_levels",
-        "codes": "codebook_size",
-        "n_clusters": "codebook_size",
-    }
+    settings_class = RQKMeansSettings
 
     def __init__(
         self,

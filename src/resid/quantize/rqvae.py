@@ -4,7 +4,8 @@ An encoder maps a vector to a latent vector; the nearest entry of the first code
 quantized by the next codebook, and so on; a decoder reconstructs the vector from the sum of the entries.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
@@ -19,15 +20,22 @@ from torch import Tensor, nn
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
+from resid.core.settings import Settings
 from resid.data.batches import VectorBatch, VectorBatches
 from resid.quantize.base import ResidualQuantizer
 from resid.quantize.points import KnownRows, as_points, check_numbers
+from resid.quantize.quality import entropy_bits
 from resid.quantize.residual import RQKMeans
+from resid.quantize.settings import RQVAESettings
 from resid.train import TrainableModule, TrainSettings, train
 from resid.train.weights import load_weights, weights_as_arrays
 
+log = logging.getLogger(__name__)
+
 _ROWS = 8_192  # vectors that are encoded at a time
 _SAMPLE = 20_000  # vectors from which the codebooks are initialized
+_IDLE = 8  # an entry is moved after this many vectors per code without being used
+_COLLAPSED = 0.2  # a codebook of which a smaller share is effectively used has collapsed
 
 
 class RQVAEModel(TrainableModule):
@@ -41,35 +49,51 @@ class RQVAEModel(TrainableModule):
         Number and size of the codebooks.
     commitment_weight
         Weight β of the commitment loss, which keeps latent vectors close to their codebook entries.
+    input_scale
+        Factor of the input, which brings its mean square to 1.
     """
 
-    def __init__(self, widths: Sequence[int], n_levels: int, codebook_size: int, commitment_weight: float) -> None:
+    input_scale: Tensor
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        n_levels: int,
+        codebook_size: int,
+        commitment_weight: float,
+        *,
+        input_scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.encoder = _mlp(widths)
         self.decoder = _mlp(widths[::-1])
         self.codebooks = nn.Parameter(torch.empty(n_levels, codebook_size, widths[-1]))
         self.commitment_weight = commitment_weight
+        self.register_buffer("input_scale", torch.tensor(input_scale))
+        self.idle = torch.zeros(n_levels, codebook_size)  # vectors since an entry was used
 
     def forward(self, batch: VectorBatch, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the reconstruction and the quantization loss of a batch."""
-        vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device)
-        latent = self.encode(vectors)
-        quantized, quantization = torch.zeros_like(latent), torch.zeros((), device=latent.device)
-        for residual, entry in self.levels(latent, self.quantize(latent.detach())):
-            commitment = self.commitment_weight * _squared_error(residual - entry.detach())
-            quantization = quantization + _squared_error(residual.detach() - entry) + commitment
-            quantized = quantized + entry
-        reconstruction = _squared_error(vectors - self.decoder(straight_through(latent, quantized)))
+        vectors = torch.from_numpy(batch.vectors).to(self.codebooks.device) * self.input_scale
+        latent = self.encoder(vectors)
+        self._restart_dead_codes(latent.detach(), rng)
+        reconstructed, quantization = self.reconstruct(latent)
+        reconstruction = _squared_error(vectors - reconstructed)
         return {
             "loss": reconstruction + quantization,
             "reconstruction": reconstruction,
             "quantization": quantization,
         }
 
-    def encode(self, vectors: Tensor) -> Tensor:
-        """Return the latent vectors of vectors."""
-        latent: Tensor = self.encoder(vectors)
-        return latent
+    def reconstruct(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the decoder makes of quantized latent vectors, shape (vectors, d), and the quantization loss."""
+        codes = self.quantize(latent.detach())
+        quantized, quantization = torch.zeros_like(latent), torch.zeros((), device=latent.device)
+        for residual, entry in self.levels(latent, codes):
+            commitment = self.commitment_weight * _squared_error(residual - entry.detach())
+            quantization = quantization + _squared_error(residual.detach() - entry) + commitment
+            quantized = quantized + entry
+        return self.decoder(straight_through(latent, quantized)), quantization
 
     def levels(self, latent: Tensor, codes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield what is left of latent vectors before each level, and the entries of their codes.
@@ -82,13 +106,44 @@ class RQVAEModel(TrainableModule):
             yield residual, entry
             residual = residual - entry.detach()
 
+    def encode(self, vectors: Tensor) -> Tensor:
+        """Return the latent vectors of vectors that are not scaled yet."""
+        latent: Tensor = self.encoder(vectors * self.input_scale)
+        return latent
+
     @torch.no_grad()
-    def initialize_codebooks(self, vectors: Tensor, seed: int, *, balanced: bool = False) -> None:
-        """Initialize the codebooks by residual k-means, plain or with balanced clusters, on the latent vectors of vectors."""
+    def initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
+        """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
         levels, size, _ = self.codebooks.shape
-        latent = self.encode(vectors.to(self.codebooks.device)).float().cpu()
-        found = RQKMeans(levels, size, balanced=balanced, max_iter=20, random_state=seed).fit(latent)
+        found = RQKMeans(levels, size, max_iter=20, random_state=seed).fit(self.encode(vectors))
         self.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
+
+    @torch.no_grad()
+    def _restart_dead_codes(self, latent: Tensor, rng: torch.Generator) -> None:
+        """Move entries that have not been used for long to random residuals of the batch.
+
+        An entry that is no vector's nearest gets no gradient, so it would stay unused while the latent vectors move on.
+        """
+        residual, size = latent, self.codebooks.shape[1]
+        self.idle = self.idle.to(latent.device)
+        for book, idle in zip(self.codebooks, self.idle, strict=True):
+            codes = torch.cdist(residual, book).argmin(dim=1)
+            used = torch.bincount(codes, minlength=size) > 0
+            idle.copy_(torch.where(used, 0, idle + len(latent)))
+            entries = book[codes]
+            dead = (idle > _IDLE * size).nonzero()[:, 0]
+            rows = torch.randint(len(latent), (len(dead),), generator=rng)
+            book[dead] = residual[rows.to(latent.device)]
+            idle[dead] = 0
+            residual = residual - entries
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Return for how long entries have not been used."""
+        return {"idle": self.idle}
+
+    def load_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """See `TrainableModule.load_extra_state`."""
+        self.idle = state["idle"].to(self.codebooks.device)
 
     @torch.no_grad()
     def quantize(self, latent: Tensor) -> Tensor:
@@ -103,12 +158,6 @@ class RQVAEModel(TrainableModule):
 def straight_through(latent: Tensor, quantized: Tensor) -> Tensor:
     """Return quantized vectors whose gradient goes to the latent vectors."""
     return latent + (quantized - latent).detach()
-
-
-def sample_of(vectors: Tensor, seed: int) -> Tensor:
-    """Return the vectors from which codebooks are initialized, in random order."""
-    rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
-    return vectors[torch.from_numpy(rows)].cpu()
 
 
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -158,22 +207,19 @@ class RQVAE(ResidualQuantizer):
     level_sizes_ : tuple of int
     model_ : RQVAEModel
     history_ : list of dict
-        Losses, and ``distinct``, the share of distinct codes among the items.
+        Losses, and what `codebook_usage` returns: the share of distinct codes, perplexity and dead codes of every level.
     n_iter_ : int
         Number of passes over the vectors.
     n_features_in_ : int
+
+    Notes
+    -----
+    So that codebooks are used as a whole, they are initialized by k-means, vectors are scaled to a mean square of 1, and
+    entries that no vector uses for long are moved to residuals of the batch. A codebook that collapses nevertheless is
+    reported by a warning.
     """
 
-    renamed: ClassVar[dict[str, str]] = {
-        "levels": "n_levels",
-        "codes": "codebook_size",
-        "n_clusters": "codebook_size",
-        "hidden": "hidden_layer_sizes",
-        "latent": "latent_dim",
-        "beta": "commitment_weight",
-        "check_every": "evaluate_every",
-    }
-
+    settings_class: ClassVar[type[Settings]] = RQVAESettings
     monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
 
     def __init__(
@@ -228,12 +274,13 @@ class RQVAE(ResidualQuantizer):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model_ = self._network(size, **inputs)
-        self._initialize_codebooks(vectors, seed)
-        every = min(self.evaluate_every, self.epochs)
+            self.model_ = self._network(size, input_scale=float(unit_scale(vectors)), **inputs)
+        rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
+        self.model_.initialize_codebooks(vectors[torch.from_numpy(rows)].cpu(), seed)
+        every, batch_size = min(self.evaluate_every, self.epochs), self._batch_size(len(vectors))
         settings = TrainSettings(
             epochs=-(-self.epochs // every),
-            batch_size=self._batch_size(len(vectors)),
+            batch_size=batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             patience=self.patience,
@@ -241,10 +288,10 @@ class RQVAE(ResidualQuantizer):
         )
         self.history_ = train(
             self.model_,
-            VectorBatches(vectors.cpu().numpy(), settings.batch_size, seed=seed, passes=every),
+            VectorBatches(vectors.cpu().numpy(), batch_size, seed=seed, passes=every),
             settings,
             runtime,
-            evaluate=lambda: {"distinct": _distinct_share(self._encode(vectors))},
+            evaluate=lambda: codebook_usage(self._encode(vectors), size),
             monitor=self.monitor,
             configuration=self._configuration(size),
         )
@@ -252,6 +299,7 @@ class RQVAE(ResidualQuantizer):
         self.level_sizes_ = (size,) * self.n_levels
         self.n_iter_ = len(self.history_) * every
         self._known = KnownRows(vectors)
+        _warn_of_collapse(self.codes_, size)
         return self
 
     def transform(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -282,14 +330,10 @@ class RQVAE(ResidualQuantizer):
         }
 
     def _network(self, codebook_size: int, **inputs: Any) -> RQVAEModel:
-        return RQVAEModel(self._widths(), self.n_levels, codebook_size, self.commitment_weight)
+        return RQVAEModel(self._widths(), self.n_levels, codebook_size, self.commitment_weight, **inputs)
 
     def _widths(self) -> tuple[int, ...]:
         return (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
-
-    def _initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
-        """Initialize the codebooks before training."""
-        self.model_.initialize_codebooks(sample_of(vectors, seed), seed)
 
     def _final_codes(self, vectors: Tensor) -> NDArray[np.int32]:
         """Return the codes of the fitted vectors."""
@@ -316,6 +360,45 @@ class RQVAE(ResidualQuantizer):
         return quantizer
 
 
-def _distinct_share(codes: NDArray[np.int32]) -> float:
-    """Return the share of distinct rows."""
-    return len(np.unique(codes, axis=0)) / len(codes)
+def codebook_usage(codes: NDArray[np.int32], size: int) -> dict[str, float]:
+    """Return how codes use their codebooks.
+
+    Parameters
+    ----------
+    codes
+        Shape (items, levels).
+    size
+        Number of codes of a level.
+
+    Returns
+    -------
+    dict
+        ``distinct``, the share of distinct rows; ``perplexity.L``, the number of codes that level L effectively uses, and
+        ``dead.L``, the number of codes that it does not use at all.
+    """
+    found = {"distinct": len(np.unique(codes, axis=0)) / len(codes)}
+    for level, column in enumerate(codes.T, 1):
+        counts = np.bincount(column, minlength=size)
+        found |= {f"perplexity.{level}": 2 ** entropy_bits(counts), f"dead.{level}": int((counts == 0).sum())}
+    return found
+
+
+def _warn_of_collapse(codes: NDArray[np.int32], size: int) -> None:
+    """Log a warning for every level that effectively uses a small share of its codebook."""
+    usage = codebook_usage(codes, size)
+    for level in range(1, codes.shape[1] + 1):
+        if usage[f"perplexity.{level}"] < _COLLAPSED * size:
+            log.warning(
+                "the codebook of level %d has collapsed: it effectively uses %.1f of %d codes, %d have no item; train for more "
+                "epochs, use a smaller codebook_size, or quantizer.kind=rq-kmeans",
+                level,
+                usage[f"perplexity.{level}"],
+                size,
+                usage[f"dead.{level}"],
+            )
+
+
+def unit_scale(vectors: Tensor) -> Tensor:
+    """Return the factor that brings the mean square of vectors to 1; 1 for zeros."""
+    mean_square = vectors.square().mean()
+    return torch.where(mean_square > 0, mean_square.rsqrt(), 1.0)

@@ -15,8 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, write_artifact
-from resid.core.errors import InputError, shown
-from resid.core.part import Part
+from resid.core.display import ShownModel
+from resid.core.errors import InputError, counted, shown
+from resid.core.part import Part, SavedParts
 from resid.core.progress import Progress, Silent
 from resid.core.settings import Settings
 from resid.data.batches import Batch, Batches
@@ -34,7 +35,6 @@ from resid.recommend.histories import (
     batches_by_length,
     check_histories,
     check_users,
-    counted,
     known_items,
     most_popular,
     round_length,
@@ -44,7 +44,7 @@ from resid.recommend.histories import (
 log = logging.getLogger(__name__)
 
 
-class Recommender(Part):
+class Recommender(ShownModel, Part):
     """Ranks items after a history; a subclass fits itself and implements `top`.
 
     Attributes
@@ -287,7 +287,7 @@ class Recommender(Part):
     @classmethod
     def _from_artifact(cls, artifact: Artifact) -> Self:
         model = cls._unpack(artifact)
-        model.parts_ = {name: Part.from_artifact(part) for name, part in artifact.parts.items()}
+        model.parts_ = SavedParts(artifact.parts)
         model.history_, model.best_epoch_ = artifact.facts["history"], artifact.facts["best_epoch"]
         model.fitted = True
         return model

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError, shown
+from resid.core.errors import InputError, counted, shown
 from resid.data.batches import PADDING
 from resid.data.catalogue import Catalogue, as_list, is_hashable
 
@@ -66,11 +66,6 @@ def known_items(rows: list[Sequence[Any]], catalogue: Catalogue) -> list[Indices
         verb = "has no known item and gets" if empty == 1 else "have no known item and get"
         log.warning("%s %s the most popular items", counted(empty, "history", "histories"), verb)
     return known
-
-
-def counted(count: int, singular: str, plural: str | None = None) -> str:
-    """Return a count with its noun, for messages."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def allowed_items(

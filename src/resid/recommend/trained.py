@@ -2,41 +2,25 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import EpochBatches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.data.splits import Split
 from resid.evaluate.metrics import ranking_metrics
 from resid.recommend.base import Recommender
+from resid.recommend.settings import RecommenderSettings
 from resid.train import TrainableModule, TrainSettings, best_epoch, train
 from resid.train.weights import load_weights, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
-
-
-@validated
-class RecommenderSettings(TrainSettings):
-    """How a recommender is trained and validated.
-
-    Parameters
-    ----------
-    validation_users
-        Maximum number of validation users that are ranked after an epoch, always the same ones.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    validation_users: Annotated[int, Field(ge=1)] = 50_000
 
 
 _S = TypeVar("_S", bound=RecommenderSettings)
@@ -79,12 +63,26 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             return build()
 
     def _train(self, data: Dataset, configuration: Mapping[str, Any], runtime: Runtime | None) -> None:
-        """Train the network, and validate every epoch by the NDCG@10 of validation users; see `resid.train.train`."""
+        """Train the network; see `_train_module`."""
+        self._train_module(self.model_, self.settings, data, configuration, runtime)
+
+    def _train_module(
+        self,
+        module: TrainableModule,
+        settings: TrainSettings,
+        data: Dataset,
+        configuration: Mapping[str, Any],
+        runtime: Runtime | None,
+    ) -> None:
+        """Train the network, or a module around it, and validate by the NDCG@10 of validation users.
+
+        See `resid.train.train`; `history_` and `best_epoch_` are those of this training.
+        """
         users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
-            self.model_,
+            module,
             self._batches(data),
-            self.settings,
+            settings,
             runtime,
             evaluate=lambda: self._validate(users),
             monitor=MONITOR,

@@ -1,5 +1,26 @@
 """Runs: folders in which the stages of a method are fitted, reused and continued."""
 
-from resid.runs.run import Run, RunRecord, load, load_dataset, load_stage, read_evaluation, read_run, write_evaluation
+from typing import TYPE_CHECKING
+
+from resid.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from resid.runs.run import (
+        Run,
+        RunRecord,
+        load,
+        load_dataset,
+        load_stage,
+        read_evaluation,
+        read_run,
+        write_evaluation,
+    )
 
 __all__ = ["Run", "RunRecord", "load", "load_dataset", "load_stage", "read_evaluation", "read_run", "write_evaluation"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "run": "Run RunRecord load load_dataset load_stage read_evaluation read_run write_evaluation",
+    },
+)

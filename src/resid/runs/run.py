@@ -59,6 +59,8 @@ class RunRecord:
         The name of the model's recipe; None while there is no model.
     model_stages : dict
         The stages of the model.
+    validation : dict
+        The metrics of the model and of simple recommenders on validation users.
     """
 
     data: str | None
@@ -66,6 +68,7 @@ class RunRecord:
     stages: Mapping[str, str] = field(default_factory=dict)
     recipe: str | None = None
     model_stages: Mapping[str, str] = field(default_factory=dict)
+    validation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Run:
@@ -174,7 +177,14 @@ class Run:
         _barrier(runtime)
         return Part.load(folder / _PART) if alone and not runtime.is_first else part
 
-    def finish(self, model: Recommender, recipe: str, toml: str) -> None:
+    @property
+    def validation(self) -> Mapping[str, Mapping[str, float]]:
+        """What was measured of the model that these stages make; empty if there is none yet."""
+        return self._record.validation if self._record.model_stages == self.stages else {}
+
+    def finish(
+        self, model: Recommender, recipe: str, toml: str, validation: Mapping[str, Mapping[str, float]] | None = None
+    ) -> None:
         """Save the model of the run; evaluation results of another model are removed.
 
         Parameters
@@ -185,6 +195,8 @@ class Run:
             The name of its recipe.
         toml
             The recipe with all settings.
+        validation
+            Metrics on validation users, kept in the record.
         """
         if self.runtime.is_first:
             model.save(self.folder / MODEL)
@@ -193,7 +205,8 @@ class Run:
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
             write_text(self.folder / RECIPE, toml)
-        self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages))
+        measured = dict(validation or {})
+        self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages), validation=measured)
         self._write_record()  # last, so that the record describes the saved model
 
     def _write_record(self) -> None:

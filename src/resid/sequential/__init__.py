@@ -1,11 +1,24 @@
 """Recommenders that rank items directly, without semantic IDs."""
 
-from resid.sequential.bert4rec import BERT4Rec, BERT4RecSettings
-from resid.sequential.cooccurrence import CoOccurrence, CoOccurrenceSettings
-from resid.sequential.hgn import HGN, HGNSettings
-from resid.sequential.popularity import Popularity, PopularitySettings
-from resid.sequential.s3rec import S3Rec, S3RecSettings
-from resid.sequential.sasrec import SASRec, SASRecSettings
+from typing import TYPE_CHECKING
+
+from resid.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from resid.sequential.bert4rec import BERT4Rec
+    from resid.sequential.cooccurrence import CoOccurrence
+    from resid.sequential.hgn import HGN
+    from resid.sequential.popularity import Popularity
+    from resid.sequential.s3rec import S3Rec
+    from resid.sequential.sasrec import SASRec
+    from resid.sequential.settings import (
+        BERT4RecSettings,
+        CoOccurrenceSettings,
+        HGNSettings,
+        PopularitySettings,
+        S3RecSettings,
+        SASRecSettings,
+    )
 
 __all__ = [
     "HGN",
@@ -21,3 +34,16 @@ __all__ = [
     "SASRec",
     "SASRecSettings",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "bert4rec": "BERT4Rec",
+        "cooccurrence": "CoOccurrence",
+        "hgn": "HGN",
+        "popularity": "Popularity",
+        "s3rec": "S3Rec",
+        "sasrec": "SASRec",
+        "settings": "BERT4RecSettings CoOccurrenceSettings HGNSettings PopularitySettings S3RecSettings SASRecSettings",
+    },
+)

@@ -6,48 +6,20 @@ with all its fields, is replaced by one mask embedding.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, EncoderLayer
 from resid.sequential.base import SequentialModel, SequentialRecommender, windows
 from resid.sequential.sasrec import initialize
-from resid.sequential.settings import TransformerSettings
-
-
-@validated
-class BERT4RecSettings(TransformerSettings):
-    """Settings of BERT4Rec.
-
-    Parameters
-    ----------
-    mask_prob
-        Probability of an item to be masked, in windows where not only the last item is masked.
-    last_only_prob
-        Probability of a window in which only the last item is masked.
-    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
-        See `TransformerSettings`.
-    full_softmax_limit, validation_users
-        See `TransformerSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"mask_share": "mask_prob", "last_share": "last_only_prob"}
-
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    mask_prob: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    last_only_prob: Annotated[float, Field(ge=0, le=1)] = 0.5
+from resid.sequential.settings import BERT4RecSettings
 
 
 class BERT4RecModel(SequentialModel):

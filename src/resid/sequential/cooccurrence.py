@@ -1,42 +1,23 @@
 """CoOccurrence: items that share histories with the last items. The floor: a model below it is not trained well yet."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy import sparse
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import Settings, validated
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.splits import in_training
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
+from resid.sequential.settings import CoOccurrenceSettings
 
 _POPULARITY = 1e-6  # weight of an item's share, which breaks ties
-
-
-@validated
-class CoOccurrenceSettings(Settings):
-    """Settings of CoOccurrence.
-
-    Parameters
-    ----------
-    n_recent
-        Number of most recent items of the history that are used.
-    decay
-        Weight of an item relative to the next one.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"last": "n_recent"}
-
-    n_recent: Annotated[int, Field(ge=1)] = 5
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.7
 
 
 @register("recommender", "cooccurrence")

@@ -7,46 +7,21 @@ have few interactions, user embeddings memorize these and little else; by defaul
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, Batch, Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, FieldTables
 from resid.sequential.base import SequentialModel, SequentialRecommender, windows
-from resid.sequential.settings import SequentialSettings
-
-
-@validated
-class HGNSettings(SequentialSettings):
-    """Settings of HGN.
-
-    Parameters
-    ----------
-    n_recent
-        L, the number of most recent items that are read.
-    user_embeddings
-        Learn an embedding for every user, as the authors do, instead of one for all users.
-    width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size, full_softmax_limit
-        See `SequentialSettings`; dropout applies to item and user embeddings.
-    validation_users, epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `RecommenderSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"last": "n_recent", "user_vectors": "user_embeddings"}
-
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    n_recent: Annotated[int, Field(ge=1)] = 5
-    user_embeddings: bool = False
+from resid.sequential.settings import HGNSettings
 
 
 class HGNModel(SequentialModel):

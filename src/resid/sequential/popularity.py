@@ -8,15 +8,10 @@ from numpy.typing import NDArray
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import Settings, validated
 from resid.data.dataset import Dataset, require_dataset
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
-
-
-@validated
-class PopularitySettings(Settings):
-    """Popularity has no settings."""
+from resid.sequential.settings import PopularitySettings
 
 
 @register("recommender", "popularity")

@@ -14,59 +14,26 @@ over positions, as in the authors' code, and divided by the number of histories.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from resid.core.registry import register
 from resid.core.runtime import Runtime
-from resid.core.settings import validated
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.data.splits import in_training
 from resid.sequential.base import SequentialRecommender, whole_histories
 from resid.sequential.sasrec import SASRecModel, initialize
-from resid.sequential.settings import TransformerSettings
+from resid.sequential.settings import S3RecSettings
 from resid.train import TrainableModule, train
 
 WEIGHTS = {"aap": 0.2, "mip": 1.0, "map": 1.0, "sp": 0.5}  # of the four tasks
 _MAX_DRAWS = 8  # attempts to draw an item that is not in the history
-
-
-@validated
-class S3RecSettings(TransformerSettings):
-    """Settings of S3-Rec.
-
-    Parameters
-    ----------
-    pretrain_epochs
-        Number of pre-training epochs.
-    nested_sigmoids
-        Compare the sigmoids of two scores, as the authors' code does, instead of the scores; the gradient then vanishes
-        where both scores are large.
-    mask_prob
-        Probability of an item to be masked in pre-training; the last item is always masked.
-    n_sampled_attributes
-        Number of attributes that a step samples as negatives if there are more.
-    width, layers, heads, ffn_width, dropout, use_fields, target, loss, similarity, n_negatives, negative_group_size
-        See `TransformerSettings`.
-    full_softmax_limit, validation_users
-        See `TransformerSettings`.
-    epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
-    """
-
-    renamed: ClassVar[dict[str, str]] = {"mask_share": "mask_prob", "sampled_attributes": "n_sampled_attributes"}
-
-    pretrain_epochs: Annotated[int, Field(ge=1)] = 20
-    nested_sigmoids: bool = False
-    mask_prob: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    n_sampled_attributes: Annotated[int, Field(ge=1)] = 4_096
 
 
 class Pretraining(TrainableModule):
@@ -175,11 +142,13 @@ class Pretraining(TrainableModule):
             if sum(sizes) > self.settings.n_sampled_attributes:
                 some = torch.randint(1, size + 1, (share,), generator=rng)
             some = some.to(items.device)
-            own, has = codes[:, field], codes[:, field] > 0
             scores = queries @ table(some).T  # (n, attributes)
-            absent = f.softplus(scores).masked_fill(own[:, None] == some, 0.0).sum() * (size / len(some))
-            score = (queries * table(own)).sum(dim=1)
-            total = total + absent + (f.softplus(-score) * has).sum()
+            absent, present = f.softplus(scores), queries.new_zeros(())
+            for own in self.model.tables.values(field, codes).view(len(items), -1).T:  # each of several tags
+                absent = absent.masked_fill(own[:, None] == some, 0.0)
+                score = (queries * table(own)).sum(dim=1)
+                present = present + (f.softplus(-score) * (own > 0)).sum()
+            total = total + absent.sum() * (size / len(some)) + present
         return total
 
     def segments(self, items: Tensor, rng: torch.Generator) -> Tensor:

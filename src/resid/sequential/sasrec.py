@@ -13,17 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.core.registry import register
-from resid.core.settings import validated
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
 from resid.nn import Dropout, EncoderLayer, pad_right
 from resid.sequential.base import SequentialModel, SequentialRecommender, whole_histories
-from resid.sequential.settings import TransformerSettings
-
-
-@validated
-class SASRecSettings(TransformerSettings):
-    """Settings of SASRec; see `TransformerSettings`."""
+from resid.sequential.settings import SASRecSettings, TransformerSettings
 
 
 class SASRecModel(SequentialModel):

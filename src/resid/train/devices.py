@@ -1,17 +1,19 @@
 """Devices and precision of training, in one process or several."""
 
 import os
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-from lightning_fabric import Fabric
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, counted, first_line
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Precision = Literal["32-true", "bf16-mixed"]
 
 
-def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> Fabric:
+def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision = "32-true") -> "Fabric":
     """Start the devices on which models are trained.
 
     Under ``torchrun``, its processes are the devices, and `devices` is ignored.
@@ -25,6 +27,8 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
     precision
         ``"32-true"`` is single precision; ``"bf16-mixed"`` computes matrix products in bfloat16.
     """
+    from lightning_fabric import Fabric
+
     if precision not in get_args(Precision):
         raise InputError(
             f"there is no precision '{precision}'; available precisions: {', '.join(get_args(Precision))}."
@@ -40,8 +44,10 @@ def open_fabric(accelerator: str = "cpu", devices: int = 1, precision: Precision
             accelerator=accelerator, devices=started, num_nodes=nodes, strategy=strategy, precision=precision
         )
     except (ValueError, RuntimeError, TypeError) as error:
-        if accelerator == "cuda" and not torch.cuda.is_available():
-            raise InputError("no CUDA device found; use --accelerator cpu.") from error
-        raise InputError(f"cannot train on {devices} × '{accelerator}': {error}") from error
+        missing = {"cuda": not torch.cuda.is_available(), "mps": not torch.backends.mps.is_available()}
+        if missing.get(accelerator):
+            raise InputError(f"no {accelerator.upper()} device found; use --accelerator cpu.") from error
+        wanted = counted(devices, f"device of the kind '{accelerator}'", f"devices of the kind '{accelerator}'")
+        raise InputError(f"cannot start {wanted} ({first_line(error)}); use --accelerator cpu.") from error
     fabric.launch()
     return fabric

@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from resid.core.errors import InputError, TrainingError
@@ -28,16 +27,20 @@ from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.module import TrainableModule
-from resid.train.optim import clip_gradients, make_optimizers, set_learning_rates
+from resid.train.optim import clip_gradients, extend_states, make_optimizers, set_learning_rates
 from resid.train.process import deterministic, exclusive, stop_signals
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 METRICS = "metrics.jsonl"
+_SMOOTHING = 0.05  # weight of the last step in the loss that is shown
 
 
 @dataclass
@@ -101,6 +104,8 @@ def train(
     """
     if not len(batches):
         raise InputError("there are no training windows: every history has at most three items.")
+    from lightning_fabric import Fabric  # takes seconds to import, and a trained model does not need it
+
     runtime = runtime or Runtime()
     fabric, progress = runtime.fabric or Fabric(accelerator="cpu", devices=1), runtime.progress
     with ExitStack() as stack:
@@ -122,7 +127,7 @@ def train(
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
                 best = f"best so far: epoch {run.state.best_epoch} ({run.state.best:.4f})"
-                progress.result(f"Epoch {run.state.epoch}: validation {monitor} {metrics[monitor]:.4f}, {best}")
+                progress.result(f"Epoch {run.state.epoch}: validation {_shown(monitor)} {metrics[monitor]:.4f}, {best}")
             run.stop_on_signal(signals)
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
@@ -147,7 +152,7 @@ class _Training:
         settings: TrainSettings,
         folder: Path,
         configuration: dict[str, Any],
-        fabric: Fabric,
+        fabric: "Fabric",
     ) -> None:
         self.model, self.batches, self.settings, self.folder, self.fabric = model, batches, settings, folder, fabric
         self.configuration = {
@@ -167,7 +172,7 @@ class _Training:
                     module.sparse = False
         self.wrapped, *self.optimizers = fabric.setup(model, *make_optimizers(model, settings))
         self.parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
-        self.trainable = [parameter.requires_grad for parameter in model.parameters()]
+        self.trainable = _trainable(model)
 
     def resume(self) -> bool:
         """Load the last checkpoint; return whether there is one."""
@@ -235,20 +240,22 @@ class _Training:
         self.model.train()
         state, text = self.state, f"Epoch {self.state.epoch + 1} of {self.settings.epochs}"
         started, self.samples = time.monotonic(), 0
-        first_step, total_steps = state.step, self.settings.epochs * len(self.batches)
+        first_step, total_steps, smoothed = state.step, self.settings.epochs * len(self.batches), math.nan
         with progress.bar(text, len(self.batches), done=self.batches.next_batch, unit="steps") as advance:
             for batch in self.batches:
                 loss = self._step(batch)
+                smoothed = loss if math.isnan(smoothed) else smoothed + _SMOOTHING * (loss - smoothed)
                 self.samples += len(batch)
                 self.seconds = time.monotonic() - started
                 left = timedelta(seconds=round(self.seconds / (state.step - first_step) * (total_steps - state.step)))
-                advance(1, f"loss {loss:.4f}, {self.samples / self.seconds:,.0f} samples/s, {left} left")
+                advance(1, f"loss {smoothed:.4f}, {self.samples / self.seconds:,.0f} samples/s, {left} left")
                 self.stop_on_signal(signals)
 
     def _begin_epoch(self) -> None:
         """Call the model's hook; DDP exchanges gradients of the parameters that were trainable when it was set up."""
         self.model.begin_epoch(self.state.epoch)
-        trainable = [parameter.requires_grad for parameter in self.model.parameters()]
+        extend_states(self.optimizers)
+        trainable = _trainable(self.model)
         if trainable != self.trainable and self.fabric.world_size > 1:
             self.wrapped, self.trainable = self.fabric.setup_module(self.model), trainable
 
@@ -345,6 +352,16 @@ class _Training:
         """Write the metrics of every epoch for others to read; the run itself has them in its checkpoint."""
         if self.writes:
             write_text(self.folder / METRICS, "".join(json.dumps(record) + "\n" for record in self.state.history))
+
+
+def _trainable(model: nn.Module) -> list[tuple[bool, torch.Size]]:
+    """Return which parameters are trained, and their shapes; if these change, DDP is set up again."""
+    return [(parameter.requires_grad, parameter.shape) for parameter in model.parameters()]
+
+
+def _shown(metric: str) -> str:
+    """Return a metric as it is written: NDCG@10 for ndcg@10."""
+    return metric.replace("ndcg", "NDCG").replace("recall", "Recall")
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class TrainableModule(nn.Module):
         return [ParameterGroup(list(self.parameters()))]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Prepare for an epoch, counted from 0: freeze parameters, recompute IDs.
+        """Prepare for an epoch, counted from 0: freeze parameters, recompute IDs, append rows to tables (`weight.data`).
 
         Called before the first step of every epoch, and again when training resumes within one, where the weights are no
         longer those of its start. What is computed from weights therefore belongs to the extra state, with its epoch, so that

@@ -51,6 +51,16 @@ def _schedule(schedule: str, step: int, warmup_steps: int, total_steps: int) -> 
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup_steps) / decay_steps)))
 
 
+def extend_states(optimizers: list[Any]) -> None:
+    """Give rows that a model added to its tables the state of rows that were never used: zeros."""
+    for optimizer in optimizers:
+        for parameter, state in getattr(optimizer, "optimizer", optimizer).state.items():
+            for name, moments in state.items():
+                if moments.ndim and len(moments) < len(parameter):
+                    rows = moments.new_zeros(len(parameter) - len(moments), *moments.shape[1:])
+                    state[name] = torch.cat([moments, rows])
+
+
 def clip_gradients(parameters: list[Tensor], max_norm: float) -> float:
     """Scale all gradients, dense and sparse, to a joint norm of at most `max_norm`; return the norm before scaling."""
     values = []

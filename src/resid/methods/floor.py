@@ -1,0 +1,57 @@
+"""The floor: whether a fitted model ranks the items of validation users better than popularity and co-occurrence do."""
+
+import logging
+from collections.abc import Mapping
+
+from resid.core.errors import counted
+from resid.data.dataset import Dataset
+from resid.evaluate.metrics import ranking_metrics
+from resid.recommend import Recommender
+from resid.runs import Run
+
+log = logging.getLogger(__name__)
+
+_FLOOR = {"popularity": "popularity", "cooccurrence": "co-occurrence"}  # kind → its name in messages
+_USERS = 5_000  # that are ranked
+_METRIC = "ndcg@10"
+
+
+def compare_with_floor(run: Run, model: Recommender, data: Dataset) -> Mapping[str, Mapping[str, float]]:
+    """Compare a model with the floor on validation users, report it, and warn if the model is below.
+
+    Parameters
+    ----------
+    run
+        The run that fitted the model; what it has measured already is not measured again.
+    model
+        The fitted recommender.
+    data
+        Its Dataset.
+
+    Returns
+    -------
+    dict
+        Recall@10 and NDCG@10, with seen items kept, of the ``model`` and of the recommenders of the floor by kind; empty for
+        these recommenders themselves, and if there are no validation users.
+    """
+    from resid.sequential import CoOccurrence, Popularity  # here, as SciPy takes a while to import
+
+    users = data.validation.sample(_USERS)
+    if model.kind in _FLOOR or not len(users) or not run.runtime.is_first:
+        return {}
+    found = dict(run.validation)
+    if not found:
+        floor = (Popularity().fit(data), CoOccurrence().fit(data))
+        for name, recommender in (("model", model), *((each.kind, each) for each in floor)):
+            found[name] = ranking_metrics(recommender.ranks(users, whole=False)[0], (10,))
+    values = {name: metrics[_METRIC] for name, metrics in found.items()}
+    best = max(_FLOOR, key=values.__getitem__)
+    shown = ", ".join(f"{_FLOOR.get(name, name)} {value:.4f}" for name, value in values.items())
+    run.runtime.progress.result(f"NDCG@10 of {counted(len(users), 'validation user')}, seen items kept: {shown}")
+    if values["model"] < values[best]:
+        log.warning(
+            "The model is worse than %s on validation users (NDCG@10 %.4f against %.4f); train it longer, or change its settings, "
+            "before you use it",
+            *(_FLOOR[best], values["model"], values[best]),
+        )
+    return found

@@ -1,0 +1,101 @@
+"""Help, completion, and options that many commands share."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from resid import InputError, Recipe
+from resid.cli import main
+from resid.cli.app import _COMMANDS, app
+from resid.cli.waiting import choose_waiting
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+@pytest.mark.parametrize("command", [*_COMMANDS, "recipes show"])
+def test_every_help_has_an_example_with_valid_arguments(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    module = importlib.import_module(f"resid.cli.{command.split()[0]}")
+    about = module.recipes.help if command == "recipes" else getattr(module, command.split()[-1]).__doc__
+    examples = re.findall(r"``(resid .*?)``", about)
+    assert examples
+    for example in examples:
+        assert example in shown
+        app.parse_args(shlex.split(example)[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_list_of_commands_says_what_each_does(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in _COMMANDS:
+        assert re.search(rf"│ {command} +[A-Z]\w+ ", shown), shown
+
+
+def test_numbers(capsys):
+    assert main(["fit", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--epochs INT" in shown
+    assert "--seed INT" in shown
+    assert main(["fit", "data", "--out", "run", "--epochs", "many"]) == 2
+    assert "--epochs" in capsys.readouterr().err
+
+
+def test_epochs_and_seed_of_all_parts():
+    _, bound, _ = app.parse_args(["fit", "data", "--out", "run", "--epochs", "3", "--seed", "7"], exit_on_error=False)
+    recipe = bound.arguments["training"].changed_recipe()
+    for section in ("encoder", "generator"):
+        assert recipe.part(section).settings.epochs == 3
+        assert recipe.part(section).settings.seed == 7
+    assert recipe.part("quantizer").settings.seed == 7
+    with pytest.raises(InputError, match="'popularity' has no trained part, so it takes no epochs"):
+        Recipe.read("popularity").replace({"epochs": 3})
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell, tmp_path, monkeypatch):
+    """The script is written and knows the commands and their options; bash accepts it."""
+    script = tmp_path / "completion"
+    assert main(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+    text = script.read_text()
+    for word in ("evaluate", "recommend", "install-completion", "recipe", "epochs"):
+        assert word in text
+    if shell == "bash":
+        assert subprocess.run(["bash", "-n", script]).returncode == 0
+
+
+class TestWaiting:
+    def test_chosen_before_torch_is_imported(self, monkeypatch):
+        program = (
+            "import os, sys\nfrom resid.cli import main\nmain(['recipes'])\n"
+            "sys.stderr.write(f\"{os.environ['GOMP_SPINCOUNT']} {'torch' in sys.modules}\")"
+        )
+        for name in WAITING:
+            monkeypatch.delenv(name, raising=False)
+        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert answer.stderr == "5000 False"
+
+    @pytest.mark.parametrize("name", WAITING)
+    def test_what_the_user_set_is_respected(self, name, monkeypatch):
+        for other in WAITING:
+            monkeypatch.delenv(other, raising=False)
+        monkeypatch.setenv(name, "7")
+        before = dict(os.environ)
+        choose_waiting()
+        assert dict(os.environ) == before
+
+    def test_results_do_not_depend_on_it(self, prepared, tmp_path):
+        tiny = ("--set=recommender.width=16", "--set=recommender.ffn_width=16", "--epochs=1", "--recipe=sasrec")
+        weights = []
+        for policy in ("active", "passive"):
+            run = tmp_path / policy
+            environment = os.environ | {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": "2"}
+            command = [sys.executable, "-m", "resid", "fit", str(prepared), f"--out={run}", *tiny]
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+            weights.append((run / "model" / "weights.safetensors").read_bytes())
+        assert weights[0] == weights[1]
