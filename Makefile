@@ -34,6 +34,7 @@ bench: .venv/compare
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/famae.py
 	$(BIN)/python benchmarks/quantize.py
+	$(BIN)/python benchmarks/letter.py
 	$(BIN)/python benchmarks/generator.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/sequential.py

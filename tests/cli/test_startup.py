@@ -73,7 +73,7 @@ class TestSettings:
             assert find_part(stage, kind).settings_class is settings
             assert find_settings(stage, kind) is settings
 
-    @pytest.mark.parametrize("kind", ["gaoq", "hierarchical", "rq-kmeans", "rq-vae"])
+    @pytest.mark.parametrize("kind", ["gaoq", "hierarchical", "letter", "rq-kmeans", "rq-vae"])
     def test_of_estimators(self, kind):
         """The names, types and defaults are those of the constructor."""
         declared, derived = find_settings("quantizer", kind), settings_of_estimator(find_part("quantizer", kind))

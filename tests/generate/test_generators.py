@@ -206,6 +206,43 @@ def test_items_with_the_same_id_are_ordered_by_popularity(data):
     assert len(set(scores[0].tolist())) == 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_items_with_the_same_id_are_judged_one_by_one(kind, data):
+    codes = np.stack([np.arange(12) // 6, np.arange(12) % 6 // 3], axis=1)  # four IDs of three items each
+    model = KINDS[kind](epochs=1).fit(data, SemanticIds(codes))
+    everything, _ = model.top(np.array([[PADDING, 3, 4], [5, 6, 7]]), 12)
+    assert (np.sort(everything, axis=1) == np.arange(12)).all()  # with k large enough, every item is found
+    found, _ = model.ranks(data.test, 12)
+    for row in range(0, len(data.test), 7):
+        history, target = data.test.window(row)
+        items, _ = model.top(history[None].astype(np.int64), 12)
+        assert items[0, found[row]] == target  # not another item with its ID
+    assert len(np.unique(found)) > 4  # ranks are those of items, not of IDs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_temperature_divides_the_logits_of_the_loss(kind, data, ids):
+    plain, cold = (KINDS[kind](epochs=1, temperature=each).fit(data, ids) for each in (1.0, 0.5))
+    cold.model_.load_state_dict(plain.model_.state_dict())
+    histories = np.array([[5, 6, 7]])
+    for ours, theirs in zip(plain.top(histories, 12), cold.top(histories, 12), strict=True):
+        assert np.array_equal(ours, theirs)  # decoding does not know it
+    batch = next(iter(plain._batches(data)))
+    losses = [model.model_(batch, torch.Generator())["loss"] for model in (plain, cold)]
+    with torch.no_grad():  # logits that are twice as large have the same loss as half the temperature
+        if kind == "t5":
+            plain.model_.decoder.norm.weight *= 2
+        else:
+            for decoder in plain.model_.decoders:
+                decoder.out.weight *= 2
+                decoder.out.bias *= 2
+    doubled = plain.model_(batch, torch.Generator())["loss"]
+    assert doubled.item() == pytest.approx(losses[1].item(), rel=1e-5)
+    assert losses[0].item() != pytest.approx(losses[1].item(), rel=1e-3)
+    with pytest.raises(InputError, match="invalid value 0 for 'temperature'"):
+        KINDS[kind](temperature=0)
+
+
 def test_failed_fit_is_not_fitted(data, ids):
     model = KINDS["onepass"](epochs=2, learning_rate=1e30)
     with pytest.raises(TrainingError):

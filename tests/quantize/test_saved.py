@@ -14,7 +14,7 @@ from resid.core.artifact import Artifact
 from resid.core.checksums import manifest_text
 from resid.core.part import Part
 from resid.core.registry import find_part, kinds
-from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, Quantizer, RQKMeans
+from resid.quantize import GAOQ, LETTER, RQVAE, HierarchicalKMeans, Quantizer, RQKMeans
 from tests.quantize.test_kmeans import blobs
 
 pytestmark = pytest.mark.filterwarnings("ignore:there are up to")  # more anchors than dimensions, in small trees
@@ -32,6 +32,7 @@ QUICK = {  # settings with which the registered quantizers are fitted quickly, a
         "evaluate_every": 5,
     },
 }
+QUICK["letter"] = {**QUICK["rq-vae"], "collisions": "deduplicate"}
 KINDS = kinds("quantizer")
 FITTED = blobs(160, d=12)
 NEW = np.concatenate([FITTED[:10] + 0.05, FITTED[10:13], blobs(5, d=12, seed=7)]).astype(np.float32)  # 15 new rows
@@ -203,7 +204,7 @@ class TestCollisions:
 
     VECTORS = np.concatenate([FITTED, FITTED[:4] + np.float32(1e-4)])  # four pairs with the same codes
 
-    @pytest.fixture(scope="class", params=["rq-kmeans", "rq-vae"])
+    @pytest.fixture(scope="class", params=["letter", "rq-kmeans", "rq-vae"])
     @classmethod
     def pair(cls, request):
         """Return the same quantizer with both settings."""
@@ -274,3 +275,6 @@ class TestCollisions:
         assert part.settings_class().collisions == "deduplicate"
         with pytest.raises(InputError, match="invalid value 'count' for 'collisions': it must be 'deduplicate'"):
             part.settings_class(collisions="count")
+
+    def test_letter_keeps_them_by_default(self):
+        assert LETTER.settings_class().collisions == "keep"

@@ -169,7 +169,9 @@ class LevelwiseModel(GeneratorModel):
     code_tables: nn.ModuleList
     decoders: nn.ModuleList
 
-    def code_losses(self, states: Tensor, targets: Tensor, label_smoothing: float) -> dict[str, Tensor]:
+    def code_losses(
+        self, states: Tensor, targets: Tensor, label_smoothing: float, temperature: float = 1.0
+    ) -> dict[str, Tensor]:
         """Return the mean cross-entropy of the targets' codes at every level.
 
         Parameters
@@ -180,12 +182,14 @@ class LevelwiseModel(GeneratorModel):
             Item indices, shape (targets,).
         label_smoothing
             Of the cross-entropy.
+        temperature
+            Divides the logits.
         """
         labels = self.codes[targets]  # (targets, levels)
         nodes = torch.zeros_like(targets)
         terms = {}
         for level, decoder in enumerate(self._decoders()):
-            logits = decoder(states, nodes)
+            logits = decoder(states, nodes) / temperature
             terms[f"loss.{level + 1}"] = f.cross_entropy(logits, labels[:, level], label_smoothing=label_smoothing)
             if level + 1 < len(self.level_sizes):
                 states = states + self.code_tables[level](labels[:, level])

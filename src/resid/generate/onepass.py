@@ -79,7 +79,7 @@ class OnePassModel(LevelwiseModel):
         trained = torch.from_numpy(batch.are_targets).to(items.device)
         states = self.states(items[:, :-1], rng)[trained]  # (targets, width)
         targets = items[:, 1:][trained]
-        terms = self.code_losses(states, targets, self.settings.label_smoothing)
+        terms = self.code_losses(states, targets, self.settings.label_smoothing, self.settings.temperature)
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
     def states(self, items: Tensor, rng: torch.Generator | None = None) -> Tensor:

@@ -59,6 +59,9 @@ class CodeGeneratorSettings(GeneratorSettings):
         Of the Transformer.
     input_embeddings
         Add the item embeddings, their principal components projected, to the tokens of the history.
+    temperature
+        Divides the logits in the loss (LETTER's ranking-guided loss): below 1, codes with high scores weigh more among the
+        negatives. Decoding takes the logits as they are.
     width, beam_size, validation_users
         See `GeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
@@ -72,6 +75,7 @@ class CodeGeneratorSettings(GeneratorSettings):
     ffn_width: Annotated[int, Field(ge=1)] = 512
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     input_embeddings: bool = True
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
     @property
     def uses_embeddings(self) -> bool:
@@ -91,7 +95,7 @@ class T5Settings(CodeGeneratorSettings):
     ----------
     head_width
         Dimension of an attention head.
-    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `CodeGeneratorSettings`; `layers` in the encoder and as many in the decoder.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`. The paper does not specify warm-up and gradient clipping; here 1,000 steps and a norm of 1.
@@ -123,7 +127,7 @@ class OnePassSettings(CodeGeneratorSettings):
         Score a code also by the mean embedding of the items that it leads to.
     learned_item_embeddings
         Add a learned embedding of the item to its token.
-    width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `CodeGeneratorSettings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`; a step reads histories with about `batch_size` targets in total.
@@ -212,16 +216,16 @@ class SummarySettings(T5Settings):
     ----------
     n_negatives
         Number of random items with which the vector of the target competes; all items if the catalogue has no more.
-    temperature
+    contrastive_temperature
         By which the cosines are divided.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `T5Settings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `T5Settings`.
     """
 
     n_negatives: Annotated[int, Field(ge=1)] = 2_048
-    temperature: Annotated[float, Field(gt=0)] = 0.3
+    contrastive_temperature: Annotated[float, Field(gt=0)] = 0.3
 
 
 @settings_for("generator", "two-streams")
@@ -238,9 +242,9 @@ class TwoStreamSettings(SummarySettings):
     prefix_specific_vocab
         Give the same code under different prefixes different token embeddings, as EAGER's code does. The vocabulary then grows
         with the catalogue.
-    n_negatives, temperature
+    n_negatives, contrastive_temperature
         See `SummarySettings`.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `T5Settings`; `layers` in the encoder and in each decoder, `beam_size` for each stream.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `T5Settings`.

@@ -78,7 +78,7 @@ class SummaryT5Model(T5Model):
         states = self.decoder(torch.cat([tokens, summary], dim=1), memory)  # (users, levels + 2, width)
         logits = states[:, : labels.shape[1]] @ self.table.weight.T
         projected: Tensor = self.summary_project(self.summary_norm(states[:, -1]))
-        return f.cross_entropy(logits.flatten(0, 1), labels.flatten()), projected
+        return self.code_loss_of(logits, labels), projected
 
     def contrastive_loss(self, summaries: Tensor, items: Tensor, rng: torch.Generator) -> Tensor:
         """Return InfoNCE of summaries, shape (users, d), and the vectors of their items among those of random items.
@@ -93,6 +93,6 @@ class SummaryT5Model(T5Model):
         else:
             negatives = sample_negatives(len(items), n_items, n_negatives, len(items), rng)
         negatives = negatives.to(items.device)
-        queries = f.normalize(summaries, dim=1) / self.settings.temperature
+        queries = f.normalize(summaries, dim=1) / self.settings.contrastive_temperature
         targets, others = self.targets[items], self.targets[negatives]
         return sampled_softmax_loss(queries, items, targets, others, negatives).mean()

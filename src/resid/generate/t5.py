@@ -73,7 +73,7 @@ class T5Model(GeneratorModel):
         encoder: T5Encoder | None = None,
     ) -> None:
         super().__init__()
-        s, self.level_sizes = settings, tuple(level_sizes)
+        s, self.level_sizes, self.temperature = settings, tuple(level_sizes), settings.temperature
         first = [1 + sum(self.level_sizes[:level]) for level in range(len(self.level_sizes))]
         self.register_buffer("codes", codes.long(), persistent=False)
         self.register_buffer("offsets", torch.tensor(first), persistent=False)
@@ -102,7 +102,11 @@ class T5Model(GeneratorModel):
         memory = self.encode(torch.from_numpy(batch.histories).to(device))
         labels = self.codes[torch.from_numpy(batch.targets).to(device)] + self.offsets  # (batch, levels)
         logits = self.logits(memory, f.pad(labels[:, :-1], (1, 0)))
-        return {"loss": f.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+        return {"loss": self.code_loss_of(logits, labels)}
+
+    def code_loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of labels, shape (users, levels), under logits over the vocabulary."""
+        return f.cross_entropy(logits.flatten(0, 1) / self.temperature, labels.flatten())
 
     def encode(self, histories: Tensor) -> Memory:
         """Encode histories, item indices with `PADDING`, shape (users, items); one token per item and level."""

@@ -35,8 +35,8 @@ def fit_eager(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     behavior, vectors = fit_encoder(run, parts["behavior_encoder"], data, "behavior_encoder")
     text, texts = fit_encoder(run, parts["text_encoder"], data, "text_encoder")
     texts = normalized(texts)
-    quantizer, ids = fit_quantizer(run, parts["behavior_quantizer"], data, vectors, "behavior_quantizer")
-    other, semantic_ids = fit_quantizer(run, parts["semantic_quantizer"], data, texts, "semantic_quantizer")
+    quantizer, ids = fit_quantizer(run, parts["behavior_quantizer"], data, vectors, stage="behavior_quantizer")
+    other, semantic_ids = fit_quantizer(run, parts["semantic_quantizer"], data, texts, stage="semantic_quantizer")
     if isinstance(spec.settings, TwoStreamSettings):
         model = cast(Recommender, run.stage("generator", spec, data, ids, vectors, semantic_ids, texts))
     else:

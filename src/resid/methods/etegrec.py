@@ -77,7 +77,7 @@ class ETEGRecSettings(T5Settings):
         Of AdamW for the RQ-VAE. Its warm-up and cosine decay are those of the T5, over the steps of all epochs.
     finetune_epochs, finetune_learning_rate
         Of the second phase, with cosine decay and without warm-up; it stops after 10 evaluations without improvement.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `T5Settings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `TrainSettings`; `epochs` counts those of the tokenizer, too.
@@ -150,13 +150,18 @@ class ETEGRecModel(T5Model):
         """Return the mean cross-entropy over users and levels; parameters as in `states`."""
         codes = self.codes[targets]
         levels = range(len(self.level_sizes))
-        losses = [f.nll_loss(self.level_log_probs(states[:, level], level), codes[:, level]) for level in levels]
+        logits = [self.level_logits(states[:, level], level) / self.temperature for level in levels]
+        losses = [f.cross_entropy(logits[level], codes[:, level]) for level in levels]
         return torch.stack(losses).mean()
 
     def level_log_probs(self, states: Tensor, level: int) -> Tensor:
         """Return the log-probabilities of the codes of a level; the softmax is over this level alone."""
+        return self.level_logits(states, level).log_softmax(dim=-1)
+
+    def level_logits(self, states: Tensor, level: int) -> Tensor:
+        """Return the logits of the codes of a level."""
         unscaled = states * math.sqrt(states.shape[-1])  # T5's output layer scales states, ETEGRec's does not
-        return (unscaled @ self.table.weight[self.tokens_of(level)].T).log_softmax(dim=-1)
+        return unscaled @ self.table.weight[self.tokens_of(level)].T
 
     def set_codes(self, codes: Tensor) -> None:
         """Replace the IDs, shape (items, levels); the table of the last level grows if it has too few codes."""

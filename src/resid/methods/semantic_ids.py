@@ -35,10 +35,19 @@ def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder")
 
 
 def fit_quantizer(
-    run: Run, spec: PartSpec, data: Dataset, embeddings: ItemEmbeddings, stage: str = "quantizer"
+    run: Run,
+    spec: PartSpec,
+    data: Dataset,
+    embeddings: ItemEmbeddings,
+    *further: ItemEmbeddings,
+    stage: str = "quantizer",
 ) -> "tuple[Quantizer, SemanticIds]":
-    """Fit a quantizer as a stage of a run; return it and the semantic IDs of the items."""
-    quantizer = cast("Quantizer", run.stage(stage, spec, embeddings))
+    """Fit a quantizer as a stage of a run; return it and the semantic IDs of the items.
+
+    `further` embeddings are those that the quantizer reads in training besides the ones that it quantizes; see
+    `Quantizer.further_inputs`.
+    """
+    quantizer = cast("Quantizer", run.stage(stage, spec, embeddings, *further))
     ids = quantizer.semantic_ids_
     facts = {"quantizer": spec.kind, **spec.settings.to_dict(), "data": data.fingerprint, "vectors": embeddings.digest}
     return quantizer, SemanticIds(ids.codes, ids.level_sizes, data.item_ids, facts)

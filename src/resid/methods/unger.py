@@ -380,9 +380,9 @@ class UNGERGeneratorSettings(SummarySettings):
     ----------
     distillation_weight
         Weight of the loss of the summary token beside that of the codes.
-    n_negatives, temperature
+    n_negatives, contrastive_temperature
         Of the summary token, see `SummarySettings`.
-    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, beam_size, validation_users
+    width, head_width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `T5Settings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
         See `T5Settings`.

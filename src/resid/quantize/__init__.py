@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from resid.quantize.hierarchical import HierarchicalKMeans
     from resid.quantize.ids import SemanticIds
     from resid.quantize.kmeans import BalancedKMeans
+    from resid.quantize.letter import LETTER
     from resid.quantize.quality import id_quality
     from resid.quantize.residual import RQKMeans
     from resid.quantize.rqvae import RQVAE
 
 __all__ = [
     "GAOQ",
+    "LETTER",
     "RQVAE",
     "BalancedKMeans",
     "HierarchicalKMeans",
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazy_names(
         "hierarchical": "HierarchicalKMeans",
         "ids": "SemanticIds",
         "kmeans": "BalancedKMeans",
+        "letter": "LETTER",
         "quality": "id_quality",
         "residual": "RQKMeans",
         "rqvae": "RQVAE",

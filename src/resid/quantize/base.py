@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError, first_line
@@ -33,6 +34,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     """
 
     renamed: ClassVar[dict[str, str]] = {}  # old name of an argument → its name now
+    further_inputs: ClassVar[tuple[str, ...]] = ()  # arguments of `fit` that a stage gives besides the vectors
     collisions: str = "keep"
     random_state: Any
     codes_: NDArray[np.int32]
@@ -68,10 +70,10 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         except ValueError as error:
             raise InputError(f"[{self.stage}] {error}") from error
 
-    def fit_part(self, *inputs: Any, runtime: Runtime | None = None) -> Self:
+    def fit_part(self, vectors: Any, *further: Any, runtime: Runtime | None = None) -> Self:  # type: ignore[override]
         """Fit the quantizer; invalid vectors are an `InputError`."""
         try:
-            return self.fit(*inputs, runtime=runtime)
+            return self.fit(vectors, runtime=runtime, **dict(zip(self.further_inputs, further, strict=False)))
         except ValueError as error:
             raise InputError(f"[{self.stage}] {first_line(error)}.") from error
 
@@ -156,6 +158,12 @@ class ResidualQuantizer(Quantizer):
         self.codes_, ids, new = self._extended(X)
         self._known.add(new)
         return ids
+
+    def _own_codes(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the codes of vectors, those of fitted rows replaced by their own; shape (n_samples, n_levels)."""
+        known = self._known.find(vectors)
+        own: NDArray[np.int32] = np.where(known[:, None] >= 0, self.codes_[known], codes)
+        return own
 
     def _extended(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], Any]:  # noqa: N803
         """Return the codes of all items with the new ones, the IDs of the rows of X, and the rows that are new."""

@@ -91,13 +91,13 @@ class RQKMeans(ResidualQuantizer):
         Rows that were fitted have their own codes, which differ from the nearest ones where clusters are balanced.
         """
         check_is_fitted(self)
-        residual = as_points(self, X, reset=False).cpu().clone()
-        known = self._known.find(residual)
+        vectors = as_points(self, X, reset=False).cpu()
+        residual = vectors.clone()
         codes: list[Tensor] = []
         for book in map(torch.from_numpy, self.codebooks_):
             codes.append(torch.cdist(residual, book).argmin(dim=1))
             residual -= book[codes[-1]]
-        return np.where(known[:, None] >= 0, self.codes_[known], torch.stack(codes, dim=1).to(torch.int32).numpy())
+        return self._own_codes(vectors, torch.stack(codes, dim=1).to(torch.int32).numpy())
 
     def _check_items(self, n_items: int) -> None:
         check_numbers(self, n_levels=1, max_iter=1)

@@ -5,10 +5,10 @@ quantized by the next codebook, and so on; a decoder reconstructs the vector fro
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
+from resid.core.settings import Settings
 from resid.data.batches import VectorBatch, VectorBatches
 from resid.quantize.base import ResidualQuantizer
 from resid.quantize.points import KnownRows, as_points, check_numbers
@@ -87,15 +88,35 @@ class RQVAEModel(TrainableModule):
     def reconstruct(self, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the decoder makes of quantized latent vectors, shape (vectors, d), and the quantization loss."""
         codes = self.quantize(latent.detach())
-        residual, quantized = latent, torch.zeros_like(latent)
-        quantization = torch.zeros((), device=latent.device)
-        for book, code in zip(self.codebooks, codes.T, strict=True):
-            entry = book[code]
+        quantized, quantization = torch.zeros_like(latent), torch.zeros((), device=latent.device)
+        for residual, entry in self.levels(latent, codes):
             commitment = self.commitment_weight * _squared_error(residual - entry.detach())
             quantization = quantization + _squared_error(residual.detach() - entry) + commitment
-            residual, quantized = residual - entry.detach(), quantized + entry
-        straight_through = latent + (quantized - latent).detach()
-        return self.decoder(straight_through), quantization
+            quantized = quantized + entry
+        return self.decoder(straight_through(latent, quantized)), quantization
+
+    def levels(self, latent: Tensor, codes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what is left of latent vectors before each level, and the entries of their codes.
+
+        Both have the shape (vectors, latent_dim). No gradient of the residuals reaches the codebooks.
+        """
+        residual = latent
+        for book, code in zip(self.codebooks, codes.T, strict=True):
+            entry = book[code]
+            yield residual, entry
+            residual = residual - entry.detach()
+
+    def encode(self, vectors: Tensor) -> Tensor:
+        """Return the latent vectors of vectors that are not scaled yet."""
+        latent: Tensor = self.encoder(vectors * self.input_scale)
+        return latent
+
+    @torch.no_grad()
+    def initialize_codebooks(self, vectors: Tensor, seed: int) -> None:
+        """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
+        levels, size, _ = self.codebooks.shape
+        found = RQKMeans(levels, size, max_iter=20, random_state=seed).fit(self.encode(vectors))
+        self.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
 
     @torch.no_grad()
     def _restart_dead_codes(self, latent: Tensor, rng: torch.Generator) -> None:
@@ -132,6 +153,11 @@ class RQVAEModel(TrainableModule):
             codes.append(torch.cdist(latent, book).argmin(dim=1))
             latent = latent - book[codes[-1]]
         return torch.stack(codes, dim=1)
+
+
+def straight_through(latent: Tensor, quantized: Tensor) -> Tensor:
+    """Return quantized vectors whose gradient goes to the latent vectors."""
+    return latent + (quantized - latent).detach()
 
 
 def _mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -193,7 +219,8 @@ class RQVAE(ResidualQuantizer):
     reported by a warning.
     """
 
-    settings_class = RQVAESettings
+    settings_class: ClassVar[type[Settings]] = RQVAESettings
+    monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
 
     def __init__(
         self,
@@ -238,18 +265,22 @@ class RQVAE(ResidualQuantizer):
         runtime
             Folder, devices, trackers and progress of the training.
         """
-        vectors = as_points(self, X, reset=True)
+        return self._fit(as_points(self, X, reset=True), runtime)
+
+    def _fit(self, vectors: Tensor, runtime: Runtime | None, **inputs: Any) -> Self:
+        """Train on vectors; `inputs` are what the network of a subclass reads besides them."""
         self._check_items(len(vectors))
         size = self._codebook_size(len(vectors))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.model_ = self._network(size, float(unit_scale(vectors)))
-        self._initialize_codebooks(vectors, size, seed)
-        every = min(self.evaluate_every, self.epochs)
+            self.model_ = self._network(size, input_scale=float(unit_scale(vectors)), **inputs)
+        rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
+        self.model_.initialize_codebooks(vectors[torch.from_numpy(rows)].cpu(), seed)
+        every, batch_size = min(self.evaluate_every, self.epochs), self._batch_size(len(vectors))
         settings = TrainSettings(
             epochs=-(-self.epochs // every),
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             patience=self.patience,
@@ -257,20 +288,14 @@ class RQVAE(ResidualQuantizer):
         )
         self.history_ = train(
             self.model_,
-            VectorBatches(vectors.cpu().numpy(), self.batch_size, seed=seed, passes=every),
+            VectorBatches(vectors.cpu().numpy(), batch_size, seed=seed, passes=every),
             settings,
             runtime,
             evaluate=lambda: codebook_usage(self._encode(vectors), size),
-            monitor="distinct",
-            configuration={
-                "model": "rq-vae",
-                "hidden_layer_sizes": list(self.hidden_layer_sizes),
-                "latent_dim": self.latent_dim,
-                "codebooks": [self.n_levels, size],
-                "commitment_weight": self.commitment_weight,
-            },
+            monitor=self.monitor,
+            configuration=self._configuration(size),
         )
-        self.codes_ = self._encode(vectors)
+        self.codes_ = self._final_codes(vectors)
         self.level_sizes_ = (size,) * self.n_levels
         self.n_iter_ = len(self.history_) * every
         self._known = KnownRows(vectors)
@@ -290,25 +315,35 @@ class RQVAE(ResidualQuantizer):
             raise ValueError(f"hidden_layer_sizes={self.hidden_layer_sizes!r} is invalid; use positive integers.")
         super()._check_items(n_items)
 
-    def _network(self, codebook_size: int, input_scale: float = 1.0) -> RQVAEModel:
-        widths = (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
-        return RQVAEModel(widths, self.n_levels, codebook_size, self.commitment_weight, input_scale=input_scale)
+    def _batch_size(self, n_items: int) -> int:
+        """Return the number of vectors in a batch."""
+        return self.batch_size
 
-    @torch.no_grad()
-    def _initialize_codebooks(self, vectors: Tensor, size: int, seed: int) -> None:
-        """Initialize the codebooks by residual k-means on the latent vectors of the untrained encoder."""
-        rows = np.random.default_rng([seed, 1]).permutation(len(vectors))[:_SAMPLE]
-        latent = self.model_.encoder(vectors[torch.from_numpy(rows)].cpu() * self.model_.input_scale)
-        found = RQKMeans(self.n_levels, size, max_iter=20, random_state=seed).fit(latent)
-        self.model_.codebooks.copy_(torch.from_numpy(np.stack(found.codebooks_)))
+    def _configuration(self, codebook_size: int) -> dict[str, Any]:
+        """Return what identifies a training besides the vectors and the settings of the loop."""
+        return {
+            "model": self.kind,
+            "hidden_layer_sizes": list(self.hidden_layer_sizes),
+            "latent_dim": self.latent_dim,
+            "codebooks": [self.n_levels, codebook_size],
+            "commitment_weight": self.commitment_weight,
+        }
+
+    def _network(self, codebook_size: int, **inputs: Any) -> RQVAEModel:
+        return RQVAEModel(self._widths(), self.n_levels, codebook_size, self.commitment_weight, **inputs)
+
+    def _widths(self) -> tuple[int, ...]:
+        return (self.n_features_in_, *self.hidden_layer_sizes, self.latent_dim)
+
+    def _final_codes(self, vectors: Tensor) -> NDArray[np.int32]:
+        """Return the codes of the fitted vectors."""
+        return self._encode(vectors)
 
     @torch.no_grad()
     def _encode(self, vectors: Tensor) -> NDArray[np.int32]:
         model = self.model_
         device = model.codebooks.device
-        parts = [
-            model.quantize(model.encoder(part.to(device) * model.input_scale)) for part in torch.split(vectors, _ROWS)
-        ]
+        parts = [model.quantize(model.encode(part.to(device))) for part in torch.split(vectors, _ROWS)]
         return torch.cat(parts).to(torch.int32).cpu().numpy()
 
     def _pack(self) -> dict[str, Any]:

@@ -77,3 +77,27 @@ class RQVAESettings(Settings):
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     seed: Seed = 0
+
+
+@settings_for("quantizer", "letter")
+@validated
+class LETTERSettings(Settings):
+    """Settings of `LETTER`."""
+
+    renamed: ClassVar[dict[str, str]] = RQVAESettings.renamed
+
+    n_levels: int = 4
+    codebook_size: int | Literal["auto"] = "auto"
+    hidden_layer_sizes: tuple[int, ...] = (2048, 1024, 512, 256, 128, 64)
+    latent_dim: int = 32
+    commitment_weight: float = 0.25
+    collaborative_weight: float = 0.02
+    diversity_weight: float = 1e-4
+    n_groups: int = 10
+    collisions: Literal["deduplicate", "keep"] = "keep"
+    epochs: int = 100
+    evaluate_every: int = 10
+    batch_size: int = 1024
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    seed: Seed = 0
