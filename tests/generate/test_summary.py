@@ -51,6 +51,20 @@ def test_losses_of_a_batch():
         assert net.get_parameter(name).grad.abs().sum() > 0, name
 
 
+def test_two_temperatures():
+    """One divides the logits of the codes, the other the cosines of the summary."""
+    some = batch()
+    with torch.no_grad():
+        plain, codes, cosines = (
+            model(**changes)(some, torch.Generator().manual_seed(0))
+            for changes in ({}, {"temperature": 0.5}, {"contrastive_temperature": 0.6})
+        )
+    assert codes["contrastive"] == plain["contrastive"]
+    assert codes["generation"].item() != pytest.approx(plain["generation"].item(), rel=1e-3)
+    assert cosines["generation"] == plain["generation"]
+    assert cosines["contrastive"].item() != pytest.approx(plain["contrastive"].item(), rel=1e-3)
+
+
 def test_the_summary_reads_all_codes():
     """The summaries of two items that differ in their last code alone are different."""
     net = model().eval()

@@ -186,12 +186,15 @@ class TestLosses:
         model, targets = module.generator.eval(), torch.tensor([3, 7])
         memory = model.encode(torch.tensor([[PADDING, 1], [4, 5]]))
         states = model.states(memory, targets)
-        begin, total = [1, 4, 7], 0.0
+        begin, total, cold = [1, 4, 7], 0.0, 0.0
         for user, level in itertools.product(range(2), range(3)):
             rows = model.table.weight[begin[level] : begin[level] + (3, 3, 12)[level]]
             logits = rows @ states[user, level] * math.sqrt(16)
             total -= float(logits.log_softmax(dim=0)[model.codes[targets[user], level]])
+            cold -= float((logits / 0.5).log_softmax(dim=0)[model.codes[targets[user], level]])
         assert float(model.code_loss(states, targets)) == pytest.approx(total / 6, rel=1e-5)
+        model.temperature = make_alternation(vectors, temperature=0.5).generator.temperature
+        assert float(model.code_loss(states, targets)) == pytest.approx(cold / 6, rel=1e-5)
         torch.testing.assert_close(model.first_state(memory), states[:, 0])
         # Decoding has the same probabilities, which sum to 1 at every level.
         prepared, state, codes = model.encode_histories(torch.tensor([[PADDING, 1], [4, 5]])), None, None

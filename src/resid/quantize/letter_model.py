@@ -81,8 +81,9 @@ def collaborative_loss(quantized: Tensor, collaborative: Tensor, items: Tensor) 
     items
         The item of every row, shape (batch,): another row with the same item is not a negative.
     """
-    again = (items[:, None] == items).fill_diagonal_(False)
-    scores = (quantized @ collaborative.T).masked_fill(again, -torch.inf)
+    scores, ordered = quantized @ collaborative.T, items.sort().values
+    if (ordered[1:] == ordered[:-1]).any():
+        scores = scores.masked_fill((items[:, None] == items).fill_diagonal_(False), -torch.inf)
     return f.cross_entropy(scores, torch.arange(len(items), device=items.device))
 
 
