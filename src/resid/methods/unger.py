@@ -86,9 +86,10 @@ class AlignmentSettings(TrainSettings):
 
 
 class ModalityAdaptation(nn.Module):
-    """Text vectors in the space of collaborative embeddings: (1 + γ(x)) ⊙ LN(W x + b) + δ(x).
+    """Text vectors in the space of collaborative embeddings: ((1 + γ(x)) ⊙ LN(W x + b) + δ(x)) / √width.
 
-    γ and δ are linear and start at zero, so that the layer starts as a normalized projection.
+    γ and δ are linear and start at zero, so that the layer starts as a projection with vectors of length 1, as collaborative
+    embeddings have at the start.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ class ModalityAdaptation(nn.Module):
         """Return the adapted text vectors of items; any shape to (..., width)."""
         text = self.text[items]
         adapted: Tensor = (1 + self.scale(text)) * self.norm(self.project(text)) + self.shift(text)
-        return adapted
+        return adapted * adapted.shape[-1] ** -0.5
 
 
 def aligned_losses(
@@ -303,8 +304,9 @@ class UnifiedTables(FieldTables):
     """
 
     def __init__(self, text: Tensor, width: int, sparse: bool) -> None:
-        super().__init__(np.arange(len(text))[:, None], (len(text),), width // 2, (sparse,))
-        self.append(ModalityAdaptation(text, width // 2))
+        half = width // 2
+        super().__init__(np.arange(len(text))[:, None], (len(text),), half, (sparse,), std=half**-0.5)
+        self.append(ModalityAdaptation(text, half))
 
     @property
     def adaptation(self) -> ModalityAdaptation:
