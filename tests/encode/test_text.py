@@ -265,7 +265,10 @@ class TestVectorsRefused:
             ({"item": list("abc"), "v1": [1.0, 2.0, 3.0], "v2": [1.0, 2.0, float("inf")]}, "the item 'c' has NaN"),
             ({"item": list("abc"), "v": ["1", "2", "3"]}, r"one column of lists of numbers.*not v \(String\)"),
             ({"item": list("abc")}, "one column of lists of numbers.*not none"),
-            ({"item": [b"a", b"b", b"\xff"], "v": [[1.0]] * 3}, "the item ids, of type Binary, cannot be read as UTF-8"),
+            (
+                {"item": [b"a", b"b", b"\xff"], "v": [[1.0]] * 3},
+                "the item ids, of type Binary, cannot be read as UTF-8",
+            ),
             ({"id": list("abc"), "v": [[1.0]] * 3}, "no column 'item', it has id, v"),
         ],
     )

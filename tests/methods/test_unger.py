@@ -24,6 +24,7 @@ from resid.methods.unger import (
 )
 from resid.nn.losses import symmetric_contrastive_loss
 from resid.quantize import HierarchicalKMeans
+from resid.runs import Run
 from tests.encode.contract import EncoderContract
 from tests.generate.test_generators import _GeneratorContract
 from tests.recommend.contract import interrupt_after, walks
@@ -304,3 +305,12 @@ class TestRecipe:
         kept = {name: value for name, value in changes.items() if not name.startswith("encoder.")}
         with pytest.raises(InputError, match=r'needs an encoder that reads text: set encoder\.kind to "unger"'):
             resid.fit(data, "unger", changes=kept | {"encoder.kind": "sasrec"})
+
+    def test_a_generator_that_trains_another_quantizer(self, data, changes, monkeypatch):
+        """Refused before anything is fitted."""
+        monkeypatch.delattr(Run, "stage")
+        kept = {name: value for name, value in changes.items() if not name.startswith("generator.")}
+        with pytest.raises(
+            InputError, match=r"'etegrec' .* cannot use the quantizer 'hierarchical'; set quantizer\.kind"
+        ):
+            resid.fit(data, "unger", changes=kept | {"generator.kind": "etegrec"})

@@ -42,7 +42,7 @@ from resid.generate.base import check_vectors, digest
 from resid.generate.settings import SummarySettings
 from resid.generate.summary import SummaryT5Model
 from resid.methods.method import method
-from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer
+from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, require_matching
 from resid.nn import FieldTables
 from resid.nn.losses import symmetric_contrastive_loss
 from resid.quantize import SemanticIds
@@ -60,6 +60,7 @@ def fit_unger(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     """Embed the texts, then fit the encoder that reads them, quantizer and generator."""
     if not isinstance(parts["encoder"].create(), UnifiedEncoder):
         raise InputError("the method 'unger' needs an encoder that reads text: set encoder.kind to \"unger\".")
+    require_matching(parts["generator"], parts["quantizer"])
     text_encoder, text = fit_encoder(run, parts["text_encoder"], data, "text_encoder")
     encoder = cast(UnifiedEncoder, run.stage("encoder", parts["encoder"], data, text))
     embeddings = encoder.embed(data)
