@@ -15,6 +15,7 @@ the temperature of the alignment (0.07) and its weight (1), the weight of the di
 negatives (2,048), as in EAGER, and the tree: 256 children per node and as many levels as the catalogue needs.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, cast
@@ -116,7 +117,7 @@ class ModalityAdaptation(nn.Module):
         """Return the adapted text vectors of items; any shape to (..., width)."""
         text = self.text[items]
         adapted: Tensor = (1 + self.scale(text)) * self.norm(self.project(text)) + self.shift(text)
-        return adapted * adapted.shape[-1] ** -0.5
+        return adapted / math.sqrt(adapted.shape[-1])
 
 
 def aligned_losses(
