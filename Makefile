@@ -3,13 +3,19 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint check format bench clean
+.PHONY: demo test faults lint check format bench clean
 
 demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses logical --dist loadfile  # a process for every core
+
+FAULTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
+faults: .venv/dev # takes hours; the last lines of each part are the counts
+	RESID_FAULT_TRIALS=5000 $(FAULTS) tests/faults/test_inputs.py
+	RESID_FAULT_TRIALS=500 $(FAULTS) tests/faults/test_damage.py tests/faults/test_full_disk.py tests/faults/test_concurrency.py
+	RESID_FAULT_TRIALS=10 $(FAULTS) tests/faults/test_kills.py
 
 lint: .venv/dev
 	$(BIN)/ruff check .

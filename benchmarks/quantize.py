@@ -58,6 +58,14 @@ def clustered(n: int, seed: int = 0, out: Any = None) -> np.ndarray:
     return vectors
 
 
+def unequal_groups(n: int) -> np.ndarray:
+    """Return Gaussian groups that are far apart and of very unequal size: the start decides which of them share a cluster."""
+    random = np.random.default_rng(0)
+    groups = 2 * random.standard_normal((300, D), dtype=np.float32)
+    share = random.dirichlet(np.full(300, 0.5))
+    return groups[random.choice(300, n, p=share)] + random.standard_normal((n, D), dtype=np.float32)
+
+
 def shared_directions(n: int) -> np.ndarray:
     """Return groups whose parts lie in the same 40 directions from the center of each group, with noise."""
     random = np.random.default_rng(0)
@@ -263,8 +271,9 @@ def main() -> None:
     for part in arguments.parts.split(","):
         print(part, flush=True)
         if part == "kmeans":
-            figures[part] = [against_the_peer("clustered", small, 32, 3)]
-            figures[part] += [against_the_peer(name, vectors, 32, 3) for name, vectors in given]
+            figures[part] = [against_the_peer("clustered", small, 32, 5)]
+            figures[part].append(against_the_peer("unequal groups", unequal_groups(23_742), 32, 5))
+            figures[part] += [against_the_peer(name, vectors, 32, 5) for name, vectors in given]
             figures[part].append(against_the_peer("clustered", clustered(87_449), 64, 1))
         elif part == "gaoq":
             figures[part] = against_the_arithmetic(repeats=3)

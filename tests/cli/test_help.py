@@ -78,7 +78,7 @@ class TestWaiting:
         for name in WAITING:
             monkeypatch.delenv(name, raising=False)
         answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert answer.stderr == "5000 False"
+        assert answer.stderr == "1000 False"
 
     @pytest.mark.parametrize("name", WAITING)
     def test_what_the_user_set_is_respected(self, name, monkeypatch):

@@ -104,7 +104,9 @@ class TestTexts:
         assert columns == ("title", "store", "cat1", "cat2", "cat3", "description")
         assert text_template(columns[:2]) == "title: {title}; store: {store}"
         texts = item_texts(data.item_table, columns, data.catalogue)
-        assert texts[0] == "title: Item 0; store: a; cat1: x; cat2: y; cat3: y; description: two lines of it"  # not x > y
+        assert (
+            texts[0] == "title: Item 0; store: a; cat1: x; cat2: y; cat3: y; description: two lines of it"
+        )  # not x > y
         assert texts[3] == "title: Item 3; cat1: w; cat2: y; cat3: y; description: a"  # no store
         chosen = text_columns(data.catalogue, ["description", "title"])
         assert item_texts(data.item_table, chosen, data.catalogue)[1] == "title: Item 1"

@@ -15,8 +15,10 @@ from resid.data import synthetic_shop
 from resid.encode import ItemEmbeddings
 from resid.quantize import SemanticIds
 from resid.runs import load_dataset, read_run
+from tests.faults.counts import COUNTS
 
 TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "36"))
+pytestmark = pytest.mark.timeout(300 + 5 * TRIALS)
 TINY = {f"recommender.{name}": 8 for name in ("width", "ffn_width")} | {
     "recommender.layers": 1,
     "recommender.heads": 1,
@@ -66,6 +68,7 @@ def campaign(original, work, result, prepare=lambda folder: None):
         if not (work / name).exists():  # removed by `prepare`
             continue
         damage(work / name, rng)
+        COUNTS["files with a flipped bit or cut"] += 1
         try:
             found, sentence = result(work), ""
         except InputError as error:
@@ -135,6 +138,7 @@ def test_checkpoint(made, tmp_path, name):
         flipped = bytearray(content)
         flipped[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(flipped)
+        COUNTS["files with a flipped bit or cut"] += 1
         with pytest.raises(InputError, match=f"{name}: .*damaged checkpoint .*; remove {tmp_path} to start again"):
             load_checkpoint(path)
     for length in rng.integers(len(content), size=5):

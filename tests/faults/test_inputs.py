@@ -22,6 +22,7 @@ from resid.data.catalogue import parse_ids
 from resid.data.tables import ENGINE_ERRORS
 from resid.methods.recipe import Recipe
 from resid.sequential.popularity import Popularity
+from tests.faults.counts import COUNTS
 
 TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "0"))
 pytestmark = pytest.mark.timeout(300 + TRIALS)
@@ -39,8 +40,9 @@ def trials(normally: int) -> settings:
     )
 
 
-def survives(call: Callable[[], object]) -> None:
+def survives(call: Callable[[], object], kind: str) -> None:
     """Call; the only exception may be an `InputError`, whose message is one line that can be printed."""
+    COUNTS[f"generated {kind}"] += 1
     try:
         call()
     except InputError as error:
@@ -111,7 +113,7 @@ def test_tables(log, items, data):
         "keep": data.draw(st.sampled_from([None, ["extra"], []])),
     }
     fields = data.draw(st.sampled_from([["store"], [], ["store", "extra"]]))
-    survives(lambda: Dataset.from_tables(log, items, fields, **options))
+    survives(lambda: Dataset.from_tables(log, items, fields, **options), "tables")
 
 
 def damage(content: bytes, data: st.DataObject) -> bytes:
@@ -174,7 +176,7 @@ def test_files(tmp_path_factory, file, data):
     )
     # Each of them makes most files invalid, so that more than one is rarely of interest.
     options = dict(list(chosen.items())[:1]) if data.draw(st.booleans()) else {}
-    survives(lambda: Dataset.from_tables(path, k_core=1, **options))
+    survives(lambda: Dataset.from_tables(path, k_core=1, **options), "files")
 
 
 toml_values = st.one_of(
@@ -200,7 +202,7 @@ toml_lines = st.one_of(
 def test_recipes(tmp_path_factory, lines, rest):
     path = tmp_path_factory.getbasetemp() / "recipe.toml"
     path.write_bytes("\n".join(lines).encode(errors="surrogatepass") + b"".join(rest))
-    survives(lambda: Recipe.read(path))
+    survives(lambda: Recipe.read(path), "recipes")
 
 
 arguments = st.one_of(
@@ -234,7 +236,7 @@ ITEMS = pl.DataFrame({"item": [1, 2, 3], "store": ["a", "b", "a"]})
 @trials(60)
 @given(st.dictionaries(names, arguments, min_size=1, max_size=2))
 def test_arguments(changes):
-    survives(lambda: Dataset.from_tables(LOG, ITEMS, **{"fields": ["store"], "k_core": 1} | changes))
+    survives(lambda: Dataset.from_tables(LOG, ITEMS, **{"fields": ["store"], "k_core": 1} | changes), "arguments")
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +270,7 @@ histories = st.one_of(
 @example([[1], pl.Series([2])], {1}, iter([2]), [slice(1), 2])
 @given(histories, st.none() | histories, st.none() | histories, st.none() | histories)
 def test_histories(model, history, allow, deny, users):
-    survives(lambda: model.recommend(history, 2, allow=allow, deny=deny, users=users))
+    survives(lambda: model.recommend(history, 2, allow=allow, deny=deny, users=users), "histories and filters")
 
 
 def test_series_and_arrays_are_lists(model):

@@ -280,7 +280,7 @@ def test_two_threads_with_different_allow_lists(data, ids, monkeypatch):
             self._last_tree = allowed.tobytes(), self._make_tree(order[allowed[order]])
         return self._last_tree[1]
 
-    monkeypatch.setattr(type(model), "_tree", shared_tree)
+    monkeypatch.setattr(type(model), "tree", shared_tree)
     found = top_of_two_threads(model, monkeypatch)
     assert found[0] == found[1]  # the test detects the race
 

@@ -105,7 +105,10 @@ def test_changes_that_cannot_be_made(changes, message):
         ("epochs = 3", "there is no stage 'epochs'"),
         ("recommender = 5", r"'recommender' must be a table, \[recommender\], not 5"),
         ('[encoder]\nkind = ["famae"]', rf"\[encoder\] needs a kind, one of {ENCODERS}, not \['famae'\]"),
-        ('[encoder]\nkind = "famae"', "a recipe must have the sections encoder .* this one has encoder"),
+        (
+            '[encoder]\nkind = "famae"',
+            r"a recipe must have the sections .*encoder \+ quantizer \+ generator .* this one has encoder",
+        ),
         ("", "this one has none"),
         ('method = "tigr"\n[recommender]\nkind = "popularity"', "there is no method 'tigr'"),
         (

@@ -9,12 +9,13 @@ import sys
 import time
 
 import numpy as np
+import polars as pl
 import pytest
 
 import resid
 from resid import Dataset, InputError, Runtime
 from resid.encode import FAMAE
-from resid.runs import Run, load_stage, read_run
+from resid.runs import Run, load_stage, read_evaluation, read_run, write_evaluation
 from resid.sequential import HGN, CoOccurrence, SASRec
 
 TINY = {
@@ -380,3 +381,14 @@ def test_a_dataset_that_was_altered(data, tmp_path):
 def test_arguments_of_another_type(data, arguments, message):
     with pytest.raises(InputError, match=message):
         resid.fit(data, **{"recipe": "cooccurrence"} | arguments)
+
+
+def test_metrics_and_ranks_are_replaced_together(tmp_path):
+    """If the metrics cannot be written, the ranks stay those that they belong to."""
+    ranks = pl.DataFrame({"user": [1, 2], "rank": [1, 3]})
+    metrics = {"seen_kept": {"recall@5": 0.5}}
+    write_evaluation(tmp_path / "model", "test", metrics, ranks, tmp_path / "out")
+    with pytest.raises(TypeError):
+        write_evaluation(tmp_path / "model", "test", {"seen_kept": object()}, ranks.head(1), tmp_path / "out")
+    assert read_evaluation(tmp_path / "out", "test", "test", 5).equals(ranks)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["test.json", "test.parquet"]

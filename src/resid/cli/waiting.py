@@ -2,8 +2,8 @@
 
 import os
 
-# Of the OpenMP of GCC, turns of the loop in which a thread waits, about 0.1 ms; of that of LLVM and Intel, milliseconds.
-_CHOSEN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
+# Of the OpenMP of GCC, turns of the loop in which a thread waits, tens of microseconds; of LLVM's and Intel's, milliseconds.
+_CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def choose_waiting() -> None:

@@ -28,7 +28,8 @@ def text_columns(catalogue: Catalogue, chosen: Sequence[str] | None = None) -> t
                 f"there is no column '{name}' for the text of items, the Dataset has {', '.join(present)}; "
                 f"prepare it again with keep=['{name}'] (--keep {name})."
             )
-    columns = tuple(chosen or (name for name in (TITLE, *catalogue.field_names, *_FURTHER) if name in present))
+    usual = dict.fromkeys((TITLE, *catalogue.field_names, *_FURTHER))  # a price can be a field
+    columns = tuple(chosen or (name for name in usual if name in present))
     if not columns:
         raise InputError(
             "the items have neither a title nor fields to make a text of; prepare the Dataset with an item table and "

@@ -23,7 +23,7 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
     """Fit encoder, quantizer and generator one after the other."""
     encoder, embeddings = fit_encoder(run, parts["encoder"], data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
-    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer)
+    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer=quantizer)
     model.parts_ = {"encoder": encoder, "quantizer": quantizer, **model.parts_}  # a generator may have trained its own
     return model
 
@@ -60,8 +60,8 @@ def fit_generator(
     ids: SemanticIds,
     embeddings: ItemEmbeddings | None = None,
     encoder: "Encoder | None" = None,
-    quantizer: "Quantizer | None" = None,
     stage: str = "generator",
+    quantizer: "Quantizer | None" = None,
 ) -> Recommender:
     """Fit a generator as a stage of a run; embeddings, encoder and quantizer are inputs only if its settings use them."""
     settings = cast(GeneratorSettings, spec.settings)

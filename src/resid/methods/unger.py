@@ -64,7 +64,7 @@ def fit_unger(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     encoder = cast(UnifiedEncoder, run.stage("encoder", parts["encoder"], data, text))
     embeddings = encoder.embed(data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
-    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer)
+    model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer=quantizer)
     model.parts_ = {"text_encoder": text_encoder, "encoder": encoder, "quantizer": quantizer, **model.parts_}
     return model
 

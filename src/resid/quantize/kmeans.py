@@ -5,6 +5,7 @@ together, for example all parents of a tree level: distances are one batched mat
 are reused from one iteration to the next. A large problem is first solved on a sample, to initialize centers and prices.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,9 @@ from resid.quantize.points import as_points, check_numbers
 from resid.quantize.transport import balanced_assignment
 
 _SAMPLE = 128  # points per cluster in the sample on which a large problem is initialized
-_STARTS = 4  # initializations of `BalancedKMeans` on the sample; the best one is used
-_DRAWN = 4  # points per cluster from which k-means++ draws the initial centers
+_STARTS = 3  # initializations of `BalancedKMeans`; the one that is best after a few iterations is used
+_DRAWN = 1_024  # points among which k-means++ draws the initial centers; at most a quarter of the points,
+_PER_CLUSTER = 4  # but at least so many per cluster
 _ROWS = 8_192  # points that are summed at a time
 
 
@@ -79,7 +81,7 @@ def balanced_kmeans(
     counts
         Number of points of each problem, the rest being padding; shape (problems,). By default all points are real.
     starts
-        Number of initializations of a large problem on its sample; the best one is used.
+        Number of initializations of a problem; the one that is best after a few iterations is used.
     max_iter
         Maximum number of Lloyd iterations.
     tol
@@ -97,31 +99,41 @@ def balanced_kmeans(
 def _begin(
     points: Tensor, k: int, seeds: Sequence[Sequence[int]], counts: NDArray[np.int64], starts: int
 ) -> tuple[Tensor, NDArray[np.float64], int]:
-    """Return the initial centers and prices, and the operations spent on them; large problems are solved on a sample."""
+    """Return the initial centers and prices, and the operations spent on them.
+
+    Large problems are first solved roughly on a sample. So are all problems, the small ones with all of their points, if
+    there are several starts to choose from.
+    """
     rngs = [np.random.default_rng(seed) for seed in seeds]
     everyone = np.arange(len(points))
     centers, products = _start(points, counts, everyone, k, rngs)
     prices = np.zeros((len(points), k))
-    large = np.flatnonzero(counts > 2 * _SAMPLE * k)
-    if len(large):
-        sample, sizes = _sample(points, counts, large, _SAMPLE * k, rngs)
-        where = torch.from_numpy(large).to(points.device)
-        best, nothing = np.full(len(large), np.inf), np.zeros((len(large), k))
+    is_large = counts > 2 * _SAMPLE * k
+    some = everyone if starts > 1 else np.flatnonzero(is_large)
+    if len(some):
+        wanted = np.where(is_large, _SAMPLE * k, counts)[some]
+        sample, sizes = _sample(points, counts, some, wanted, rngs)
+        where = torch.from_numpy(some).to(points.device)
+        best, nothing = np.full(len(some), np.inf), np.zeros((len(some), k))
         for attempt in range(starts):
-            first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, large, k, rngs)
+            first, operations = (centers[where], 0) if attempt == 0 else _start(points, counts, some, k, rngs)
             begun = _lloyd(sample, sizes, first, nothing, 20, 1e-3)
             better = begun.inertia < best
             best[better] = begun.inertia[better]
-            centers[where[better]], prices[large[better]] = begun.centers[better], begun.prices[better]
+            centers[where[better]], prices[some[better]] = begun.centers[better], begun.prices[better]
             products += operations + begun.products
     return centers, prices, products
 
 
 def _sample(
-    points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], size: int, rngs: list[np.random.Generator]
+    points: Tensor,
+    counts: NDArray[np.int64],
+    some: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rngs: list[np.random.Generator],
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return `size` random points of some problems, or all points of smaller ones, and their numbers."""
-    sizes = np.minimum(counts[some], size)
+    """Return so many random points of some problems, or all points of smaller ones, and their numbers."""
+    sizes = np.minimum(counts[some], sizes)
     rows = np.zeros((len(some), int(sizes.max())), dtype=np.int64)
     for row, problem, have in zip(rows, some, sizes, strict=True):
         row[:have] = rngs[problem].choice(counts[problem], have, replace=False)
@@ -132,35 +144,44 @@ def _sample(
 def _start(
     points: Tensor, counts: NDArray[np.int64], some: NDArray[np.int64], k: int, rngs: list[np.random.Generator]
 ) -> tuple[Tensor, int]:
-    """Choose the initial centers of some problems by k-means++, in rounds that double the number of centers.
+    """Choose the initial centers of some problems among a sample of their points, by greedy k-means++.
+
+    Every step draws a few candidates with probabilities proportional to the squared distances from the centers so far, and
+    keeps the one that lowers the sum of these distances the most. So a large group of points is hardly ever left without a
+    center, which balanced clusters could not make up for later.
 
     Returns
     -------
     centers, operations
         The centers, shape (problems, k, d), and the operations of the distance products.
     """
-    draws = torch.from_numpy(np.stack([rngs[problem].random(k) for problem in some])).to(points.device)
-    points, counts = _sample(points, counts, some, _DRAWN * k, rngs)
-    problems, longest, _ = points.shape
-    place = torch.arange(problems, device=points.device)[:, None]
+    candidates = 2 + int(math.log(k))  # as many as scikit-learn draws
+    draws = torch.from_numpy(np.stack([rngs[problem].random((k, candidates)) for problem in some])).to(points.device)
+    sizes = np.maximum(_PER_CLUSTER * k, np.minimum(counts[some] // 4, _DRAWN))
+    points, counts = _sample(points, counts, some, sizes, rngs)
+    problems, longest, d = points.shape
+    place = torch.arange(problems, device=points.device)
     last = torch.from_numpy(counts - 1).to(points.device)[:, None]
     present = torch.arange(longest, device=points.device) <= last
-    chosen = fresh = (draws[:, :1] * (last + 1)).long()
-    norms = torch.einsum("pnd,pnd->pn", points, points)
-    nearest = torch.full_like(norms, torch.inf)
-    while True:
-        among = norms[place, fresh][:, None] - 2 * points @ points[place, fresh].transpose(1, 2)
-        nearest = torch.minimum(nearest, (norms + among.amin(dim=2)).clamp_min_(0))
-        done = chosen.shape[1]
-        if done == k:
-            return points[place, chosen], 2 * points.numel() * k
+    centered = points - points[:, :1]  # small coordinates are precise
+    norms = torch.einsum("pnd,pnd->pn", centered, centered)
+    distances = torch.baddbmm(norms[:, None], centered, centered.transpose(1, 2), alpha=-2)
+    distances += norms[:, :, None]
+    distances.clamp_min_(0).mul_(present[:, None])  # (problems, points, points); the columns of padding are 0
+    nearest = torch.ones_like(norms) * present  # the first center is drawn from all points alike
+    chosen: list[Tensor] = []
+    for draw in draws.unbind(dim=1):
         # A small weight for every point, so that equal points can be drawn too.
-        weights = nearest.double() * present
+        weights = nearest.double()
         cumulated = (weights + (weights.sum(dim=1, keepdim=True) * 1e-9 + 1e-30) * present).cumsum(dim=1)
-        more = min(k - done, done)
-        wanted = draws[:, done : done + more] * cumulated[:, -1:]
-        fresh = torch.minimum(torch.searchsorted(cumulated, wanted, right=True), last)
-        chosen = torch.cat([chosen, fresh], dim=1)
+        drawn = torch.minimum(torch.searchsorted(cumulated, draw * cumulated[:, -1:], right=True), last)
+        lowered = distances[place[:, None], drawn]  # (problems, candidates, points)
+        if chosen:
+            lowered = torch.minimum(lowered, nearest[:, None])
+        best = lowered.sum(dim=2, dtype=torch.float64).argmin(dim=1)
+        nearest = lowered[place, best]
+        chosen.append(drawn[place, best])
+    return points[place[:, None], torch.stack(chosen, dim=1)], 2 * problems * longest**2 * d
 
 
 def _lloyd(

@@ -30,11 +30,10 @@ import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path
-from resid.core.files import refuse_file, write_text
+from resid.core.files import atomic_file, refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
-from resid.core.tables import write_table
 from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 
@@ -294,9 +293,11 @@ def write_evaluation(
     place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
     if place is None:
         return None
-    write_table(place / f"{name}.parquet", ranks)
-    content = {**metrics, "ranks_sha256": sha256_of_file(place / f"{name}.parquet")}
-    write_text(place / f"{name}.json", json.dumps(content, indent=1) + "\n")
+    # Both are written before either is replaced, so that a full disk does not separate them.
+    with atomic_file(place / f"{name}.json") as written, atomic_file(place / f"{name}.parquet") as table:
+        ranks.write_parquet(table)
+        content = {**metrics, "ranks_sha256": sha256_of_file(table)}
+        written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return place / name
 
 
