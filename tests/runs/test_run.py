@@ -303,7 +303,7 @@ def test_epochs_report_their_metric(data, tmp_path):
     best = max(values)
     assert (
         heard.results[1]
-        == f"Epoch 2: validation ndcg@10 {values[1]:.4f}, best so far: epoch {values.index(best) + 1} ({best:.4f})"
+        == f"Epoch 2: validation NDCG@10 {values[1]:.4f}, best so far: epoch {values.index(best) + 1} ({best:.4f})"
     )
 
 
