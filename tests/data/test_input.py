@@ -49,6 +49,17 @@ class TestSeparator:
         path.write_text("user;item;timestamp\na;b;1,5\n")  # a decimal comma
         refused("row 1 has 2 values but the header has 1; the separator seems to be ';'", path)
 
+    @pytest.mark.parametrize("encoding", [None, "utf-16", "utf-16-be", "utf-32"])
+    def test_one_of_two_tables_may_have_the_usual_one(self, log, items, tmp_path, encoding):
+        """Likewise the encoding: the item table is UTF-8, of an even and an odd number of bytes."""
+        (tmp_path / "log.csv").write_text(log.write_csv(separator=";"), encoding=encoding or "utf-8")
+        expected = Dataset.from_tables(log, items, ["store"]).fingerprint
+        for suffix, separator, end in ((".csv", ",", ""), (".csv", ",", "\n"), (".tsv", "\t", ""), (".csv", ";", "")):
+            path = tmp_path / f"items{suffix}"
+            path.write_text(items.drop("categories").write_csv(separator=separator) + end)
+            data = Dataset.from_tables(tmp_path / "log.csv", path, ["store"], separator=";", encoding=encoding)
+            assert data.fingerprint == expected
+
     @pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "é", 5])
     def test_must_be_one_character(self, log, tmp_path, separator):
         log.write_csv(tmp_path / "log.csv")

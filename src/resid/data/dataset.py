@@ -187,9 +187,11 @@ class Dataset:
             leaves them in the histories, where a duplicated last interaction makes the test target its own predecessor.
             `notes` counts them.
         separator
-            The separator of CSV and TSV files, for example ``";"``. By default a comma, or a tab for TSV.
+            The separator of CSV and TSV files, for example ``";"``. By default a comma, or a tab for TSV. A file with
+            only the default separator in its header is read with it, as both tables share this argument.
         encoding
-            The encoding of text files, for example ``"utf-16"`` or ``"latin-1"``; UTF-8 by default.
+            The encoding of text files, for example ``"utf-16"`` or ``"latin-1"``; UTF-8 by default, and for a file that cannot
+            be in this encoding.
         timestamp_format
             The format of timestamps that are text, in the notation of `datetime.strptime`: ``"%d/%m/%Y %H:%M"``. UTC
             without a time zone (``%z``).
