@@ -287,7 +287,7 @@ class TestBadTables:
         self.refused(r"the 7-core is empty; the largest k with a non-empty core is 6, so use k_core=6", log, k_core=7)
 
     def test_unsuitable_field(self, log, items):
-        self.refused("column 'store': a category must be text or integers, not Date; convert the column",
+        self.refused("column 'store' has dates or times, not text or integers; convert the column",
                      log, items.with_columns(store=pl.date(2020, 1, 1)))  # fmt: skip
 
     def test_fields_of_one_name(self, log, items):
@@ -314,7 +314,7 @@ class TestBadTables:
         infinite = items.with_columns(store=pl.Series([1.0, float("inf"), 2, 3, 4, 5]))
         self.refused("column 'store': a number is infinite; remove it", log, infinite)
         nested = items.with_columns(categories=pl.Series([[["x"], ["y"]]] * 6))
-        self.refused("column 'categories': tags and paths are lists of text or integers", log, nested)
+        self.refused("column 'categories' has lists of lists; flatten them", log, nested)
 
     def test_empty_text_is_missing(self, log):
         self.refused("column 'user': missing value in 6 rows", log.with_columns(pl.col("user").replace("u1", "")))
@@ -384,7 +384,7 @@ class TestBadTables:
         data = Dataset.from_tables(log, tmp_path / "items.csv", ["store"])
         assert data.field_kinds == {"store": "number"}
         assert data.fields[:, 0].tolist() == [1, 2] * 3
-        self.refused("column 'store': a category must be text or integers, not Float64; use the kind number",
+        self.refused("column 'store' has numbers, not text or integers; use store:number",
                      log, tmp_path / "items.csv", fields=["store:category"])  # fmt: skip
 
     def test_every_item_lacks_a_field(self, log, items):

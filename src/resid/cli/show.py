@@ -37,6 +37,8 @@ def fields_table(fields: Sequence[dict[str, Any]]) -> Table:
 
 def print_notes(data: "Dataset") -> None:
     """Print the other counts of a preprocessing."""
+    from resid.data.fields import WHOLE  # here, as this import takes a while
+
     notes = data.notes
     validation, test = notes["unseen_validation_targets"], notes["unseen_test_targets"]
     treatment = {
@@ -61,7 +63,10 @@ def print_notes(data: "Dataset") -> None:
     lines += [f"{text}: {notes[name]:,}" for name, text in counts.items() if notes.get(name)]
     for column, guess in notes.get("guessed_kinds", {}).items():
         kind, _, reason = guess.partition(": ")
-        lines.append(f"Column '{column}' was taken as {kind}: {reason} (--fields {column}:KIND chooses another kind)")
+        advice = f"--fields {column}:KIND chooses another kind"
+        if reason.startswith(WHOLE):
+            advice = f"use --fields {column}:number for a quantity"
+        lines.append(f"Column '{column}' was taken as {kind}: {reason} ({advice})")
     for name, count in notes.get("reduced_tags", {}).items():
         lines.append(f"Items with too many tags in '{name}' (the rarest tags were left out): {count:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -148,8 +148,9 @@ class Dataset:
             - ``number``: put into `bins` bins between the quantiles of the items' values.
 
             A list is guessed to be a path if its names keep their level: of all names that occur more than once, at least
-            90% of the occurrences are at the most common position of their name. Otherwise it has tags. Numbers with
-            decimals are numbers, everything else is a category. `notes` has the reasons of guesses.
+            90% of the occurrences are at the most common position of their name. Otherwise it has tags. So has text if at
+            least 10% of it contains "|" and splitting it leaves fewer distinct values. Numbers with decimals are numbers,
+            everything else is a category. `notes` has the reasons of guesses.
         columns
             Column names of your tables, for example ``{"user": "reviewer", "item": "asin"}``.
         keep
