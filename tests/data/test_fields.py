@@ -153,7 +153,7 @@ class TestMissing:
         with caplog.at_level(logging.WARNING):
             Dataset.from_tables(ratings(), table, FIELDS)
         assert "'items with missing fields dropped' removed 20 of 60 items" in caplog.text
-        assert "missing (--missing) controls it" in caplog.text
+        assert "keep them with missing='keep' (--missing keep)" in caplog.text
 
 
 class TestNewItems:

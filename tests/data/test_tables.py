@@ -219,9 +219,12 @@ class TestBadTables:
         path = tmp_path / "log.csv"
         log.rename({"item": "items"}).write_csv(path)
         self.refused(
-            r"log\.csv: there is no column 'item', it has user, items, timestamp \(did you mean 'items'\?\); map",
+            r"log\.csv: there is no column 'item', it has user, items, timestamp \(did you mean 'items'\?\); "
+            r"pass its name with columns={'item': 'items'} \(--columns item=items\)",
             path,
         )
+        self.refused(r"mean 'USERID'\?.*--columns user=USERID", log.rename({"user": "USERID"}))
+        self.refused(r"timestamp; pass its name with .*\(--columns user=NAME\)", log, columns={"user": "zzz"})
 
     def test_unknown_field(self, log, items):
         self.refused(
@@ -232,7 +235,12 @@ class TestBadTables:
         )
 
     def test_fields_must_be_named(self, log, items):
-        self.refused("choose the columns to use as item fields .* it has item, store", log, items, fields=None)
+        self.refused(
+            r"choose the columns to use as item fields, .*\(--fields title\); it has item, store",
+            log,
+            items,
+            fields=None,
+        )
 
     def test_fields_without_items(self, log):
         self.refused("fields require an item table", log, fields=["store"])

@@ -46,12 +46,19 @@ def print_notes(data: "Dataset") -> None:
         "drop": "moved to training, not evaluated",
         "train": "in training and evaluated",
     }[data.settings.unseen_targets]
-    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test ({treatment})"]
+    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test"]
+    lines[0] += f" ({treatment})" if validation or test else ""
     if notes.get("tied_validation_targets") or notes.get("tied_test_targets"):
         validation, test = notes["tied_validation_targets"], notes["tied_test_targets"]
         lines.append(
             f"Targets with the timestamp of another item of the history: {validation:,} validation, {test:,} test "
             "(the order of the file decides)"
+        )
+    if notes.get("repeated_validation_targets") or notes.get("repeated_test_targets"):
+        validation, test = (notes.get(f"repeated_{name}_targets", 0) for name in ("validation", "test"))
+        lines.append(
+            f"Targets that are a copy of the item before them: {validation:,} validation, {test:,} test "
+            f"(of {counted(data.n_users, 'user')})"
         )
     kept = "kept; --duplicates drop removes them" if notes.get("duplicates", "keep") == "keep" else "dropped"
     counts = {

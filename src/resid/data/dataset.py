@@ -387,12 +387,13 @@ class Dataset:
     def info(self) -> dict[str, Any]:
         """Return counts, fields and history lengths as JSON values."""
         lengths = np.diff(self.offsets)
+        pairs = np.repeat(np.arange(self.n_users), lengths) * self.n_items + self.sequence
         quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.95, 1])
         return {
             "users": self.n_users,
             "items": self.n_items,
             "interactions": self.n_interactions,
-            "density": self.n_interactions / (self.n_users * self.n_items),
+            "density": len(np.unique(pairs)) / (self.n_users * self.n_items),  # each pair of user and item counts once
             "windows": {name: len(split) for name, split in self._splits.items()},
             "fields": [self._field_info(column) for column in range(len(self.field_names))],
             "history_lengths": {

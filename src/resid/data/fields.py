@@ -69,7 +69,8 @@ def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     present = [name for name in items.frame.collect_schema().names() if name != ROW]
     if settings.fields is None:
         raise InputError(
-            f"{items.name}: choose the columns to use as item fields with fields (--fields); it has {', '.join(present)}."
+            f"{items.name}: choose the columns to use as item fields, for example fields=['{present[-1]}'] "
+            f"(--fields {present[-1]}); it has {', '.join(present)}."
         )
     for name, second in zip(settings.fields, settings.kinds or (None,) * len(settings.fields), strict=True):
         column, _, kind = name.rpartition(":")
