@@ -217,7 +217,7 @@ def _as_lists(values: pl.Series, where: str) -> pl.Series:
     elif inner not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         nested = isinstance(inner, pl.List | pl.Array)
         advice = "flatten them to one list per item" if nested else "convert them to text or integers"
-        raise InputError(f"{where} has lists of {_content(inner)}; {advice}.")
+        raise InputError(f"{where} has lists of {_content(values.explode().dtype)}; {advice}.")
     text = values.cast(pl.List(pl.String))
     return text.list.eval(pl.when(pl.element().str.strip_chars() != "").then(pl.element()))
 
