@@ -37,6 +37,14 @@ def test_kinds_are_given_guessed_and_shown(tables, tmp_path, capsys):
     assert len(fields[2]["edges"]) == 4
 
 
+def test_whole_numbers(tables, tmp_path, capsys):
+    assert main(["prepare", *tables, "--fields", "release_year", "--out", str(tmp_path / "data")]) == 0
+    assert (
+        "Column 'release_year' was taken as category: its numbers are whole and may be ids "
+        "(use --fields release_year:number for a quantity)"
+    ) in capsys.readouterr().out
+
+
 def test_short_paths(tables, tmp_path):
     arguments = ["prepare", *tables, "--fields", "genres:path", "--out", str(tmp_path / "data")]
     assert main(arguments) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resid import Dataset, InputError
 from resid.data.codes import MAX_TAGS, bin_codes, quantile_edges
-from resid.data.fields import field_columns
+from resid.data.fields import WHOLE, field_columns
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
 from resid.data.synthetic import synthetic_shop
@@ -153,7 +153,7 @@ class TestMissing:
         with caplog.at_level(logging.WARNING):
             Dataset.from_tables(ratings(), table, FIELDS)
         assert "'items with missing fields dropped' removed 20 of 60 items" in caplog.text
-        assert "missing (--missing) controls it" in caplog.text
+        assert "keep them with missing='keep' (--missing keep)" in caplog.text
 
 
 class TestNewItems:
@@ -251,6 +251,27 @@ class TestGuess:
     def test_genres(self, seed):
         assert self.guess(movies(80, seed)["genres"].to_list()) == ("tags",)
 
+    def test_text_with_separators(self):
+        assert self.guess(["Drama|Comedy", "Drama", "Comedy|Crime", "Crime|Drama", None, ""]) == ("tags",)
+        assert self.guess(["a | b", "c | d", "e | f"]) == ("category",)  # titles
+        assert self.guess(["a|b", *"cdefghijklm", "a", "b"]) == ("category",)  # one of 14
+
+    def test_reasons(self, data, tmp_path):
+        table = movies().with_columns(
+            pl.col("genres").list.join("|"), number="item", copies=pl.lit(3), shop=pl.lit("x")
+        )
+        table.write_csv(tmp_path / "items.csv")
+        for items in (table, tmp_path / "items.csv"):
+            read = Dataset.from_tables(ratings(), items, ["genres", "number", "copies", "shop", "title"])
+            assert read.vocabulary("genres").to_list() == GENRES
+            assert np.array_equal(read.fields[:, 0], data.fields[:, 0])
+            assert read.notes["guessed_kinds"] == {
+                "genres": "tags: its values are separated by |",
+                "number": f"category: {WHOLE}, and it has a different value for almost every item",
+                "copies": f"category: {WHOLE}",
+                "title": "category: it has a different value for almost every item",
+            }
+
     def test_single_values_and_distinct_values(self):
         assert self.guess([["a"], ["b"], ["a"], ["c"]]) == ("tags",)
         assert self.guess([["a", "b"], ["c", "d"], ["e", "f"]]) == ("tags",)
@@ -306,20 +327,33 @@ class TestBadFields:
             (["genres:tag"], r"field 'genres': there is no kind 'tag' \(did you mean 'tags'\?\); the kinds are category, path"),
             ({"genres": "set"}, "field 'genres': there is no kind 'set'; the kinds are"),
             (["genre:tags"], "there is no field 'genre', it has item, genres.*did you mean 'genres'"),
-            (["title:number"], "column 'title': 'Movie 0' is not a number; use the kind category, or convert the column"),
-            (["genres:number"], r"column 'genres': a number cannot be List\(String\); use another kind"),
-            (["genres:category"], "column 'genres': a category is one value, not a list; use the kind tags or path"),
-            (["title:path"], r"column 'title': tags and paths are lists, not String; use another kind \(CSV has no lists\)"),
-            (["release_year:tags"], "column 'release_year': tags and paths are lists, not Int64"),
-            (["nested:tags"], r"column 'nested': tags and paths are lists of text or integers, not of List\(Int64\); flatten"),
-            (["nested"], r"column 'nested': tags and paths are lists of text or integers, not of List\(Int64\); flatten"),
-            (["price:category"], "column 'price': a category must be text or integers, not Float64; use the kind number"),
+            (["title:number"], "column 'title': 'Movie 0' is not a number; use title:category, or convert the column"),
+            (["genres:number"], "column 'genres' has lists, not numbers; use genres:tags or genres:path"),
+            (["genres:category"], "column 'genres' has lists, not single values; use genres:tags or genres:path"),
+            (["title:path"], r"column 'title' has text, not lists; use title:tags for values separated by \|, or a Parquet or JSON-lines file"),
+            (["release_year:tags"], "column 'release_year' has integers, not lists; use release_year:category or release_year:number"),
+            (["price:tags"], "column 'price' has numbers, not lists; use price:number"),
+            (["price:path"], "column 'price' has numbers, not lists; use price:number"),
+            (["old:tags"], "column 'old' has true and false, not lists; use old:category"),
+            (["old:number"], "column 'old' has true and false, not numbers; use old:category"),
+            (["day"], "column 'day' has dates or times, not text or integers; convert the column"),
+            (["record"], "column 'record' has records, not text or integers; convert the column"),
+            (["decimals"], "column 'decimals' has lists of numbers; convert them to text or integers"),
+            (["genres:tags:number"], "field 'genres:tags:number' has two kinds; give one"),
+            (["genres:"], "field 'genres:' has no kind after the colon; add one of category, path, tags, number"),
+            (["genres", "genres:tags"], r"column 'genres' is listed twice in fields \(--fields\); list it once"),
+            (["nested:tags"], "column 'nested' has lists of lists; flatten them to one list per item"),
+            (["nested"], "column 'nested' has lists of lists; flatten them to one list per item"),
+            (["price:category"], "column 'price' has numbers, not text or integers; use price:number"),
             (["infinite"], "column 'infinite': a number is infinite; remove it"),
             ("genres", r"fields must be a list of column names, for example \['store', 'genres:tags'\], not 'genres'"),
         ],
     )  # fmt: skip
     def test_one_sentence(self, fields, message):
-        table = movies().with_columns(nested=pl.lit([[1], [2]]), infinite=pl.Series([0.5, float("inf")] * 30))
+        table = movies().with_columns(
+            nested=pl.lit([[1], [2]]), infinite=pl.Series([0.5, float("inf")] * 30), decimals=pl.lit([0.5]),
+            old=pl.col("release_year") < 1950, day=pl.date(2020, 1, 1), record=pl.struct("price"),
+        )  # fmt: skip
         with pytest.raises(InputError, match=message) as caught:
             Dataset.from_tables(ratings(), table, fields)
         assert "\n" not in str(caught.value)

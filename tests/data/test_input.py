@@ -49,6 +49,17 @@ class TestSeparator:
         path.write_text("user;item;timestamp\na;b;1,5\n")  # a decimal comma
         refused("row 1 has 2 values but the header has 1; the separator seems to be ';'", path)
 
+    @pytest.mark.parametrize("encoding", [None, "utf-16", "utf-16-be", "utf-32"])
+    def test_one_of_two_tables_may_have_the_usual_one(self, log, items, tmp_path, encoding):
+        """Likewise the encoding: the item table is UTF-8, of an even and an odd number of bytes."""
+        (tmp_path / "log.csv").write_text(log.write_csv(separator=";"), encoding=encoding or "utf-8")
+        expected = Dataset.from_tables(log, items, ["store"]).fingerprint
+        for suffix, separator, end in ((".csv", ",", ""), (".csv", ",", "\n"), (".tsv", "\t", ""), (".csv", ";", "")):
+            path = tmp_path / f"items{suffix}"
+            path.write_text(items.drop("categories").write_csv(separator=separator) + end)
+            data = Dataset.from_tables(tmp_path / "log.csv", path, ["store"], separator=";", encoding=encoding)
+            assert data.fingerprint == expected
+
     @pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "é", 5])
     def test_must_be_one_character(self, log, tmp_path, separator):
         log.write_csv(tmp_path / "log.csv")
@@ -150,11 +161,11 @@ class TestDuplicates:
         assert data.fingerprint == Dataset.from_tables(log).fingerprint
         assert data.notes["duplicate_interactions"] == 36
         assert data.steps[1] == {"step": "duplicate interactions dropped", "users": 6, "items": 6, "interactions": 36}
-        assert (
-            "'duplicate interactions dropped' removed 0 of 6 items and 36 of 72 interactions; duplicates (--"
-            in caplog.text
-        )
+        assert not caplog.text  # it was asked for
+        assert "repeated_test_targets" not in data.notes
         kept = Dataset.from_tables(double)
+        assert kept.notes["repeated_test_targets"] == kept.n_users == 6
+        assert kept.info()["density"] == data.info()["density"] == 1
         history, target = kept.test.window(0)
         assert history[-1] == target  # what the report warns of
         assert "36 of 72 interactions are exact duplicates; drop them with duplicates='drop' (--dup" in caplog.text
@@ -218,7 +229,14 @@ def test_the_command_takes_all_options(log, tmp_path, capsys):
     path.write_text(pl.concat([dates, dates]).write_csv(separator=";"), encoding="utf-16")
     arguments = ["--separator", ";", "--encoding", "utf-16", "--timestamp-format", "%d %b %y", "--duplicates", "drop"]
     assert main(["prepare", str(path), *arguments, "--out", str(tmp_path / "data")]) == 0
-    assert "Duplicate interactions (dropped): 36" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Duplicate interactions (dropped): 36" in printed
+    assert "Targets that no training history contains: 0 validation, 0 test\n" in printed
+    assert "copy of the item" not in printed
+    keep = [*arguments[:-1], "keep"]
+    assert main(["prepare", str(path), *keep, "--out", str(tmp_path / "double")]) == 0
+    printed = capsys.readouterr().out
+    assert "Targets that are a copy of the item before them: 0 validation, 6 test (of 6 users)" in printed
     assert Dataset.load(tmp_path / "data").fingerprint == Dataset.from_tables(log).fingerprint
 
 
@@ -228,12 +246,13 @@ class TestWarnings:
         rare = pl.DataFrame({"user": ["u9"] * 2, "item": ["i8", "i9"], "timestamp": [0, 1]})
         Dataset.from_tables(pl.concat([log, rare]))
         assert (
-            "step '5-core' removed 2 of 8 items and 2 of 38 interactions; k_core (--k-core) controls it" in caplog.text
+            "step '5-core' removed 2 of 8 items and 2 of 38 interactions; keep more with a smaller k_core (--k-core)"
+            in caplog.text
         )
         Dataset.from_tables(log, items, ["store"])
         assert (
-            "'items with missing fields dropped' removed 1 of 6 items and 6 of 36 interactions; missing (--"
-            in caplog.text
+            "'items with missing fields dropped' removed 1 of 6 items and 6 of 36 interactions; "
+            "keep them with missing='keep' (--missing keep)" in caplog.text
         )
 
     def test_short_histories_and_skipped_lines(self, tmp_path, caplog):
@@ -241,7 +260,12 @@ class TestWarnings:
         path = tmp_path / "log.jsonl"
         path.write_text(pl.DataFrame(rows, schema=list(COLUMNS), orient="row").write_ndjson() + "oops\n" * 2)
         Dataset.from_tables(path, k_core=1, skip_bad_lines=True)
-        assert "removed 0 of 3 items and 2 of 11 interactions; min_interactions (--min-interactions)" in caplog.text
+        assert "removed 2 of 11 interactions; training, validation and test need one each" in caplog.text
+        more = pl.DataFrame([(9, item, item) for item in range(20)], schema=list(COLUMNS), orient="row")
+        Dataset.from_tables(
+            pl.concat([pl.DataFrame(rows, schema=list(COLUMNS), orient="row"), more]), k_core=1, min_interactions=4
+        )
+        assert "removed 11 of 31 interactions; keep more with a smaller min_interactions (--min-inter" in caplog.text
         assert "skipped 2 of 13 lines because they are invalid; skip_bad_lines (--skip-bad-lines)" in caplog.text
 
     def test_nothing_to_say(self, log, caplog):
@@ -302,7 +326,7 @@ class TestRawErrors:
         table = open_table(items.with_columns(size=pl.lit(1e300)), "items", None)
         settings = PrepareSettings(fields=("size",))
         assert field_columns(table.engine.collect(table.frame), settings, table)[1] == ("number",)
-        with pytest.raises(InputError, match=r"column 'size': a category must be .*, not Float64; use the kind number"):
+        with pytest.raises(InputError, match=r"column 'size' has numbers, not text or integers; use size:number"):
             field_columns(table.engine.collect(table.frame), settings.replace(kinds=("category",)), table)
 
     @pytest.mark.parametrize("value", [None, {"a": 1}, [1], b"x"])

@@ -219,9 +219,12 @@ class TestBadTables:
         path = tmp_path / "log.csv"
         log.rename({"item": "items"}).write_csv(path)
         self.refused(
-            r"log\.csv: there is no column 'item', it has user, items, timestamp \(did you mean 'items'\?\); map",
+            r"log\.csv: there is no column 'item', it has user, items, timestamp \(did you mean 'items'\?\); "
+            r"pass its name with columns={'item': 'items'} \(--columns item=items\)",
             path,
         )
+        self.refused(r"mean 'USERID'\?.*--columns user=USERID", log.rename({"user": "USERID"}))
+        self.refused(r"timestamp; pass its name with .*\(--columns user=NAME\)", log, columns={"user": "zzz"})
 
     def test_unknown_field(self, log, items):
         self.refused(
@@ -232,7 +235,12 @@ class TestBadTables:
         )
 
     def test_fields_must_be_named(self, log, items):
-        self.refused("choose the columns to use as item fields .* it has item, store", log, items, fields=None)
+        self.refused(
+            r"choose the columns to use as item fields, .*\(--fields title\); it has item, store",
+            log,
+            items,
+            fields=None,
+        )
 
     def test_fields_without_items(self, log):
         self.refused("fields require an item table", log, fields=["store"])
@@ -287,7 +295,7 @@ class TestBadTables:
         self.refused(r"the 7-core is empty; the largest k with a non-empty core is 6, so use k_core=6", log, k_core=7)
 
     def test_unsuitable_field(self, log, items):
-        self.refused("column 'store': a category must be text or integers, not Date; convert the column",
+        self.refused("column 'store' has dates or times, not text or integers; convert the column",
                      log, items.with_columns(store=pl.date(2020, 1, 1)))  # fmt: skip
 
     def test_fields_of_one_name(self, log, items):
@@ -314,7 +322,7 @@ class TestBadTables:
         infinite = items.with_columns(store=pl.Series([1.0, float("inf"), 2, 3, 4, 5]))
         self.refused("column 'store': a number is infinite; remove it", log, infinite)
         nested = items.with_columns(categories=pl.Series([[["x"], ["y"]]] * 6))
-        self.refused("column 'categories': tags and paths are lists of text or integers", log, nested)
+        self.refused("column 'categories' has lists of lists; flatten them", log, nested)
 
     def test_empty_text_is_missing(self, log):
         self.refused("column 'user': missing value in 6 rows", log.with_columns(pl.col("user").replace("u1", "")))
@@ -384,7 +392,7 @@ class TestBadTables:
         data = Dataset.from_tables(log, tmp_path / "items.csv", ["store"])
         assert data.field_kinds == {"store": "number"}
         assert data.fields[:, 0].tolist() == [1, 2] * 3
-        self.refused("column 'store': a category must be text or integers, not Float64; use the kind number",
+        self.refused("column 'store' has numbers, not text or integers; use store:number",
                      log, tmp_path / "items.csv", fields=["store:category"])  # fmt: skip
 
     def test_every_item_lacks_a_field(self, log, items):

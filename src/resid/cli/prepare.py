@@ -102,7 +102,8 @@ def prepare(
         Keep or drop exact duplicates: the same user, item and timestamp. A duplicated last interaction makes the test target
         its own predecessor.
     separator
-        CSV and TSV files: the separator, for example ";", or tab. Default: a comma, or a tab for .tsv.
+        CSV and TSV files: the separator, for example ";", or tab. Default: a comma, or a tab for .tsv; a file that has only the
+        default separator in its header is read with it.
     encoding
         Text files: the encoding, for example utf-16 or latin-1. Default: UTF-8.
     timestamp_format

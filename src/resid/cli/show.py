@@ -37,6 +37,8 @@ def fields_table(fields: Sequence[dict[str, Any]]) -> Table:
 
 def print_notes(data: "Dataset") -> None:
     """Print the other counts of a preprocessing."""
+    from resid.data.fields import WHOLE  # here, as this import takes a while
+
     notes = data.notes
     validation, test = notes["unseen_validation_targets"], notes["unseen_test_targets"]
     treatment = {
@@ -44,12 +46,19 @@ def print_notes(data: "Dataset") -> None:
         "drop": "moved to training, not evaluated",
         "train": "in training and evaluated",
     }[data.settings.unseen_targets]
-    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test ({treatment})"]
+    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test"]
+    lines[0] += f" ({treatment})" if validation or test else ""
     if notes.get("tied_validation_targets") or notes.get("tied_test_targets"):
         validation, test = notes["tied_validation_targets"], notes["tied_test_targets"]
         lines.append(
             f"Targets with the timestamp of another item of the history: {validation:,} validation, {test:,} test "
             "(the order of the file decides)"
+        )
+    if notes.get("repeated_validation_targets") or notes.get("repeated_test_targets"):
+        validation, test = (notes.get(f"repeated_{name}_targets", 0) for name in ("validation", "test"))
+        lines.append(
+            f"Targets that are a copy of the item before them: {validation:,} validation, {test:,} test "
+            f"(of {counted(data.n_users, 'user')})"
         )
     kept = "kept; --duplicates drop removes them" if notes.get("duplicates", "keep") == "keep" else "dropped"
     counts = {
@@ -61,7 +70,10 @@ def print_notes(data: "Dataset") -> None:
     lines += [f"{text}: {notes[name]:,}" for name, text in counts.items() if notes.get(name)]
     for column, guess in notes.get("guessed_kinds", {}).items():
         kind, _, reason = guess.partition(": ")
-        lines.append(f"Column '{column}' was taken as {kind}: {reason} (--fields {column}:KIND chooses another kind)")
+        advice = f"--fields {column}:KIND chooses another kind"
+        if reason.startswith(WHOLE):
+            advice = f"use --fields {column}:number for a quantity"
+        lines.append(f"Column '{column}' was taken as {kind}: {reason} ({advice})")
     for name, count in notes.get("reduced_tags", {}).items():
         lines.append(f"Items with too many tags in '{name}' (the rarest tags were left out): {count:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)

@@ -148,8 +148,9 @@ class Dataset:
             - ``number``: put into `bins` bins between the quantiles of the items' values.
 
             A list is guessed to be a path if its names keep their level: of all names that occur more than once, at least
-            90% of the occurrences are at the most common position of their name. Otherwise it has tags. Numbers with
-            decimals are numbers, everything else is a category. `notes` has the reasons of guesses.
+            90% of the occurrences are at the most common position of their name. Otherwise it has tags. So has text if at
+            least 10% of it contains "|" and splitting it leaves fewer distinct values. Numbers with decimals are numbers,
+            everything else is a category. `notes` has the reasons of guesses.
         columns
             Column names of your tables, for example ``{"user": "reviewer", "item": "asin"}``.
         keep
@@ -187,9 +188,11 @@ class Dataset:
             leaves them in the histories, where a duplicated last interaction makes the test target its own predecessor.
             `notes` counts them.
         separator
-            The separator of CSV and TSV files, for example ``";"``. By default a comma, or a tab for TSV.
+            The separator of CSV and TSV files, for example ``";"``. By default a comma, or a tab for TSV. A file with
+            only the default separator in its header is read with it, as both tables share this argument.
         encoding
-            The encoding of text files, for example ``"utf-16"`` or ``"latin-1"``; UTF-8 by default.
+            The encoding of text files, for example ``"utf-16"`` or ``"latin-1"``; UTF-8 by default, and for a file that cannot
+            be in this encoding.
         timestamp_format
             The format of timestamps that are text, in the notation of `datetime.strptime`: ``"%d/%m/%Y %H:%M"``. UTC
             without a time zone (``%z``).
@@ -384,12 +387,13 @@ class Dataset:
     def info(self) -> dict[str, Any]:
         """Return counts, fields and history lengths as JSON values."""
         lengths = np.diff(self.offsets)
+        pairs = np.repeat(np.arange(self.n_users), lengths) * self.n_items + self.sequence
         quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.95, 1])
         return {
             "users": self.n_users,
             "items": self.n_items,
             "interactions": self.n_interactions,
-            "density": self.n_interactions / (self.n_users * self.n_items),
+            "density": len(np.unique(pairs)) / (self.n_users * self.n_items),  # each pair of user and item counts once
             "windows": {name: len(split) for name, split in self._splits.items()},
             "fields": [self._field_info(column) for column in range(len(self.field_names))],
             "history_lengths": {

@@ -19,6 +19,9 @@ PATH_SEPARATOR = " > "
 TAG_SEPARATOR = "|"  # of tags in one text, as in MovieLens
 KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 _KEPT_POSITION = 0.9  # share of the values of a path that are at the usual position of their name, at least
+_SEPARATED = 0.1  # share of the texts of tags that contain the separator, at least
+_DISTINCT, _MANY = 0.9, 20  # share of items with a value of their own, and number of items, from which this is noted
+WHOLE = "its numbers are whole and may be ids"  # the reason of a guess
 
 
 def parse_fields(fields: Any) -> tuple[tuple[str, ...] | None, tuple[FieldKind | None, ...] | None]:
@@ -43,7 +46,10 @@ def parse_fields(fields: Any) -> tuple[tuple[str, ...] | None, tuple[FieldKind |
                 f"fields must be a list of column names, for example ['store', 'genres:tags'], not {shown(fields)}."
             )
         pairs = [_name_and_kind(column) for column in listed]
-    return tuple(column for column, _ in pairs), tuple(kind for _, kind in pairs)
+    columns = [column for column, _ in pairs]
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        raise InputError(f"column {shown(twice[0])} is listed twice in fields (--fields); list it once.")
+    return tuple(columns), tuple(kind for _, kind in pairs)
 
 
 def _name_and_kind(text: Any) -> tuple[Any, FieldKind | None]:
@@ -63,12 +69,18 @@ def source_columns(items: Table, settings: PrepareSettings) -> tuple[str, ...]:
     present = [name for name in items.frame.collect_schema().names() if name != ROW]
     if settings.fields is None:
         raise InputError(
-            f"{items.name}: choose the columns to use as item fields with fields (--fields); it has {', '.join(present)}."
+            f"{items.name}: choose the columns to use as item fields, for example fields=['{present[-1]}'] "
+            f"(--fields {present[-1]}); it has {', '.join(present)}."
         )
-    for name in settings.fields:
+    for name, second in zip(settings.fields, settings.kinds or (None,) * len(settings.fields), strict=True):
         column, _, kind = name.rpartition(":")
-        if name not in present and column in present:
-            raise InputError(_unknown_kind(column, kind))
+        if name in present or column not in present:
+            continue
+        if kind in KINDS and second:
+            raise InputError(f"field '{name}:{second}' has two kinds; give one.")
+        if not kind:
+            raise InputError(f"field '{name}' has no kind after the colon; add one of {', '.join(KINDS)}.")
+        raise InputError(_unknown_kind(column, kind))
     return settings.fields
 
 
@@ -91,7 +103,7 @@ def field_columns(
     -------
     fields, kinds, reasons
         The fields: text or integers for a category and the levels of a path, lists of them without repetition for tags, and
-        numbers. Null is missing. Reasons, by column, are given for guesses other than ``"category"``.
+        numbers. Null is missing. Reasons, by column, are given for guesses unless they are evident.
     """
     columns: list[pl.Series] = []
     kinds: list[FieldKind] = []
@@ -115,11 +127,11 @@ def field_columns(
 
 
 def _guess(values: pl.Series, where: str) -> tuple[FieldKind, str]:
-    """Return the kind that a column seems to be, and the reason if it is not a category.
+    """Return the kind that a column seems to be, and the reason; none for a category of text or booleans that repeat.
 
     A list is a path if its names keep their level: of all names that occur more than once, at least 90% of the occurrences are
-    at the most common position of their name. Numbers with decimals are numbers, everything else is a category; whole numbers
-    may be ids.
+    at the most common position of their name. Text has tags if at least 10% of it contains "|" and splitting it there leaves
+    fewer distinct values. Numbers with decimals are numbers, everything else is a category; whole numbers may be ids.
     """
     if isinstance(values.dtype, pl.List | pl.Array):
         names = _as_lists(values, where).list.drop_nulls()
@@ -133,7 +145,15 @@ def _guess(values: pl.Series, where: str) -> tuple[FieldKind, str]:
         return "tags", f"only {kept:.0%} of the names in its lists are at the usual position of that name"
     if values.dtype.is_decimal() or (values.dtype.is_float() and not _are_whole(values)):
         return "number", "it has numbers that are not whole"
-    return "category", ""
+    values = _category(values, where).drop_nulls()
+    if values.dtype == pl.String:
+        separated = values.str.contains(TAG_SEPARATOR, literal=True).sum() >= _SEPARATED * len(values)
+        if separated and _tags(values, where).drop_nulls().explode().n_unique() < values.n_unique():
+            return "tags", f"its values are separated by {TAG_SEPARATOR}"
+    facts = [WHOLE] if values.dtype.is_integer() else []
+    if len(values) >= _MANY and values.n_unique() > _DISTINCT * len(values):
+        facts.append("it has a different value for almost every item")
+    return "category", ", and ".join(facts)
 
 
 def _are_whole(values: pl.Series) -> bool:
@@ -144,7 +164,7 @@ def _are_whole(values: pl.Series) -> bool:
 
 def _category(values: pl.Series, where: str) -> pl.Series:
     if isinstance(values.dtype, pl.List | pl.Array):
-        raise InputError(f"{where}: a category is one value, not a list; use the kind tags or path.")
+        raise _unsuitable(values, where, "single values")
     if values.dtype.is_float() and _are_whole(values):
         values = values.fill_nan(None).cast(pl.Int64)
     if values.dtype in (pl.Categorical, pl.Enum, pl.Boolean, pl.Null):
@@ -153,8 +173,7 @@ def _category(values: pl.Series, where: str) -> pl.Series:
         narrow = values.cast(pl.Int64, strict=False)
         return narrow if narrow.null_count() == values.null_count() else values.cast(pl.String)
     if values.dtype != pl.String:
-        advice = "use the kind number" if values.dtype.is_numeric() else "convert the column"
-        raise InputError(f"{where}: a category must be text or integers, not {values.dtype}; {advice}.")
+        raise _unsuitable(values, where, "text or integers")
     return _empty_is_missing(values)
 
 
@@ -166,9 +185,11 @@ def _number(values: pl.Series, where: str) -> pl.Series:
             wrong = next(
                 value for value in text if value is not None and not typed(pl.Series([value])).dtype.is_numeric()
             )
-            raise InputError(f"{where}: {shown(wrong)} is not a number; use the kind category, or convert the column.")
+            raise InputError(
+                f"{where}: {shown(wrong)} is not a number; use {values.name}:category, or convert the column."
+            )
     if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Null)):
-        raise InputError(f"{where}: a number cannot be {values.dtype}; use another kind, or convert the column.")
+        raise _unsuitable(values, where, "numbers")
     numbers = values.cast(pl.Float64).fill_nan(None)
     if numbers.is_infinite().any():
         raise InputError(f"{where}: a number is infinite; remove it, then it counts as missing.")
@@ -187,16 +208,47 @@ def _tags(values: pl.Series, where: str) -> pl.Series:
 def _as_lists(values: pl.Series, where: str) -> pl.Series:
     """Return lists of text, with null for empty names, or lists of 64-bit integers."""
     if not isinstance(values.dtype, pl.List | pl.Array):
-        raise InputError(f"{where}: tags and paths are lists, not {values.dtype}; use another kind (CSV has no lists).")
+        raise _unsuitable(values, where, "lists")
     inner = values.dtype.inner
     if inner.is_integer():
         narrow = values.cast(pl.List(pl.Int64), strict=False)
         if narrow.list.drop_nulls().list.len().sum() == values.cast(pl.List(inner)).list.drop_nulls().list.len().sum():
             return narrow
     elif inner not in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        raise InputError(f"{where}: tags and paths are lists of text or integers, not of {inner}; flatten the column.")
+        nested = isinstance(inner, pl.List | pl.Array)
+        advice = "flatten them to one list per item" if nested else "convert them to text or integers"
+        raise InputError(f"{where} has lists of {_content(values.explode().dtype)}; {advice}.")
     text = values.cast(pl.List(pl.String))
     return text.list.eval(pl.when(pl.element().str.strip_chars() != "").then(pl.element()))
+
+
+def _content(type_: pl.DataType) -> str:
+    """Return what a column of a type has, in words."""
+    if isinstance(type_, pl.List | pl.Array):
+        return "lists"
+    if type_.is_numeric():
+        return "integers" if type_.is_integer() else "numbers"
+    words = {
+        pl.String: "text",
+        pl.Categorical: "text",
+        pl.Enum: "text",
+        pl.Boolean: "true and false",
+        pl.Struct: "records",
+    }
+    return words.get(type_.base_type(), "dates or times" if type_.is_temporal() else "values of another type")
+
+
+def _unsuitable(values: pl.Series, where: str, wanted: str) -> InputError:
+    """Return the error for a column that does not have what its kind needs, with the kinds that it can be."""
+    found, name = _content(values.dtype), values.name
+    advice = {
+        "lists": f"use {name}:tags or {name}:path",
+        "numbers": f"use {name}:number",
+        "integers": f"use {name}:category or {name}:number",
+        "text": f"use {name}:tags for values separated by {TAG_SEPARATOR}, or a Parquet or JSON-lines file with lists for a path",
+        "true and false": f"use {name}:category",
+    }
+    return InputError(f"{where} has {found}, not {wanted}; {advice.get(found, 'convert the column')}.")
 
 
 def _empty_is_missing(values: pl.Series) -> pl.Series:

@@ -22,8 +22,8 @@ from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
 from resid.data.readers import open_table
-from resid.data.settings import PrepareSettings
-from resid.data.splits import count_tied_targets, find_unseen_targets
+from resid.data.settings import MIN_INTERACTIONS, PrepareSettings
+from resid.data.splits import count_repeated_targets, count_tied_targets, find_unseen_targets
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
 
 _log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def prepare(
     }
     if duplicates == "drop":
         log = log.with_frame(engine.materialize(log.frame.group_by(*_COLUMNS).agg(nw.col(ROW).min())))
-        report.add("duplicate interactions dropped", log.frame, "duplicates")
+        report.add("duplicate interactions dropped", log.frame)
     elif notes["duplicate_interactions"] * 10 > report.steps[0]["interactions"]:
         _log.warning(
             "%s: %s of %s interactions are exact duplicates; drop them with duplicates='drop' (--duplicates drop)",
@@ -147,15 +147,18 @@ def prepare(
     kept = k_core(log.frame, settings.k_core, engine, progress)
     if not _count(kept, engine):
         raise InputError(_nothing_left(log, settings.k_core))
-    report.add(f"{settings.k_core}-core", kept, "k_core")
+    report.add(f"{settings.k_core}-core", kept, "keep more with a smaller k_core (--k-core)")
 
     catalogue, field_names, settings, guesses = _catalogue(kept, items, settings, engine)
     notes |= {"guessed_kinds": guesses} if guesses else {}
     if settings.missing == "drop" and items is not None:
         kept = _without_incomplete(kept, catalogue, field_names, items)
-        report.add("items with missing fields dropped", kept, "missing")
+        report.add("items with missing fields dropped", kept, "keep them with missing='keep' (--missing keep)")
     kept = engine.materialize(kept.filter(nw.len().over("user") >= settings.min_interactions))
-    report.add(f"users with fewer than {settings.min_interactions} dropped", kept, "min_interactions")
+    advice = "keep more with a smaller min_interactions (--min-interactions)"
+    if settings.min_interactions == MIN_INTERACTIONS:
+        advice = "training, validation and test need one each"
+    report.add(f"users with fewer than {settings.min_interactions} dropped", kept, advice)
     interactions = report.steps[-1]["interactions"]
     if not interactions:
         raise InputError(
@@ -170,6 +173,8 @@ def prepare(
     )
     sequence, offsets, tied = _encode(kept, users, catalogue, interactions, engine)
     notes |= {f"tied_{name}_targets": count for name, count in count_tied_targets(sequence, offsets, tied).items()}
+    repeated = {name: count for name, count in count_repeated_targets(sequence, offsets).items() if count}
+    notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
     return build_dataset(users, catalogue, field_names, sequence, offsets, settings, report.steps, notes)
 
 
@@ -276,8 +281,8 @@ class _Report:
         self.engine = engine
         self.steps: list[dict[str, Any]] = []
 
-    def add(self, step: str, log: Frame, option: str | None = None) -> None:
-        """Count the log after a step, and warn if it removed much; `option` is the setting that controls the step."""
+    def add(self, step: str, log: Frame, advice: str | None = None) -> None:
+        """Count the log after a step, and warn with `advice` if it removed much; without, the user asked for the step."""
         interactions = _count(log, self.engine)
         if self.steps and interactions == self.steps[-1]["interactions"]:  # nothing removed
             counts = {name: self.steps[-1][name] for name in ("users", "items")}
@@ -285,14 +290,13 @@ class _Report:
             unique = log.select(nw.col("user").n_unique().alias("users"), nw.col("item").n_unique().alias("items"))
             counts = self.engine.collect(unique).to_dicts()[0]
         self.steps.append({"step": step, **counts, "interactions": interactions})
-        if option is None or not interactions:  # the first step, or an error follows
+        if advice is None or not interactions:  # an error follows if nothing is left
             return
         before, after = self.steps[-2:]
         removed = {name: before[name] - after[name] for name in ("items", "interactions")}
         if any(removed[name] * 10 > before[name] for name in removed):
-            shares = " and ".join(f"{removed[name]:,} of {before[name]:,} {name}" for name in removed)
-            flag = option.replace("_", "-")
-            _log.warning("Preprocessing step '%s' removed %s; %s (--%s) controls it", step, shares, option, flag)
+            shares = " and ".join(f"{count:,} of {before[name]:,} {name}" for name, count in removed.items() if count)
+            _log.warning("Preprocessing step '%s' removed %s; %s", step, shares, advice)
 
 
 def _count(frame: Frame, engine: Engine) -> int:

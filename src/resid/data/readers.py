@@ -70,13 +70,14 @@ def open_table(
         return _open_frame(source, role, scratch)
     path = Path(source)
     suffix = _suffix(path)
-    separator, encoding = _checked_separator(separator) or _SEPARATORS.get(suffix, ","), checked_encoding(encoding)
+    usual = _SEPARATORS.get(suffix, ",")
+    separator, encoding = _checked_separator(separator) or usual, checked_encoding(encoding)
     if engine == "spark":
         return _open_with_spark(path, suffix, separator, encoding, scratch, skip_bad_lines)
     if suffix == ".parquet":
         return _open_parquet(path)
     if suffix in _SEPARATORS:
-        return _open_delimited(path, separator, encoding)
+        return _open_delimited(path, separator, usual, encoding)
     frame, skipped = read_jsonl(
         path, columns, encoding=encoding, skip_bad_lines=skip_bad_lines, progress=progress or Silent()
     )
@@ -153,10 +154,17 @@ def _open_parquet(path: Path) -> Table:
     return _numbered_later(lazy, str(path))
 
 
-def _open_delimited(path: Path, separator: str, encoding: str) -> Table:
-    """Read a CSV or TSV file with all columns as text; rows without any value are left out."""
+def _open_delimited(path: Path, separator: str, usual: str, encoding: str) -> Table:
+    """Read a CSV or TSV file with all columns as text; rows without any value are left out.
+
+    A header that only the `usual` separator of the format splits decides for it, as one option applies to both tables.
+    """
     with open_text(path, encoding) as (stream, _):
-        content: Path | bytes = path if is_plain(path, encoding) else stream.read()
+        header = stream.readline()
+        content: Path | bytes = path if is_plain(path, encoding) else header + stream.read()
+    line = header.decode(errors="replace")
+    if separator not in line and usual in line:
+        separator = usual
     try:
         frame = pl.read_csv(content, infer_schema=False, separator=separator, glob=False)
     except ENGINE_ERRORS as error:

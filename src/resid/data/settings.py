@@ -8,6 +8,7 @@ from pydantic import Field
 from resid.core.settings import Settings, validated
 
 FieldKind = Literal["category", "path", "tags", "number"]
+MIN_INTERACTIONS = 3  # of a user: one each for training, validation and test
 
 
 @validated
@@ -26,7 +27,7 @@ class PrepareSettings(Settings):
     keep: tuple[str, ...] | None = None
     k_core: Annotated[int, Field(ge=1, lt=2**31)] = 5
     missing: Literal["drop", "keep"] = "drop"
-    min_interactions: Annotated[int, Field(ge=3, lt=2**31)] = 3
+    min_interactions: Annotated[int, Field(ge=MIN_INTERACTIONS, lt=2**31)] = MIN_INTERACTIONS
     max_length: Annotated[int, Field(ge=2, lt=2**31)] = 32
     path_levels: Annotated[int, Field(ge=1, le=100)] = 3
     qualify_paths: bool = True

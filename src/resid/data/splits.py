@@ -172,6 +172,12 @@ def count_tied_targets(sequence: Items, offsets: Positions, tied: NDArray[np.boo
     return {name: int(mixed[baskets[np.asarray(offsets[1:]) - back]].sum()) for name, back in _HELD_OUT}
 
 
+def count_repeated_targets(sequence: Items, offsets: Positions) -> dict[str, int]:
+    """Return, for validation and test, how many targets are the same item as the one before them."""
+    ends = np.asarray(offsets[1:])
+    return {name: int((sequence[ends - back] == sequence[ends - back - 1]).sum()) for name, back in _HELD_OUT}
+
+
 def in_training(sequence: Items, offsets: Positions) -> NDArray[np.bool_]:
     """Return which interactions belong to the training part of their history, shape (n_interactions,)."""
     training = np.ones(len(sequence), dtype=bool)

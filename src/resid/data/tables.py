@@ -69,7 +69,7 @@ def checked_interactions(table: Table, columns: Mapping[str, str], timestamp_for
     Ids become text or 64-bit integers, timestamps any sortable type. `timestamp_format` is how timestamps that are text
     are parsed, in the notation of `strptime`.
     """
-    _require_columns(table, columns.values())
+    _require_columns(table, columns)
     named = [nw.col(columns[name]).alias(name) for name in ("user", "item", "timestamp")]
     table = _numbered(table, named)
     for name in ("user", "item"):
@@ -84,7 +84,7 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
         raise InputError(
             f"{table.name}, column '{item_column}': this is the item id; remove it from the fields and the kept columns."
         )
-    _require_columns(table, [item_column])
+    _require_columns(table, {"item": item_column})
     _require_columns(table, fields, what="field")
     _require_columns(table, keep)
     others = dict.fromkeys([*fields, *keep])
@@ -117,15 +117,21 @@ def separator_hint(header: str) -> str | None:
     return f"the separator seems to be '{name}', so pass separator='{name}' (--separator '{name}')"
 
 
-def _require_columns(table: Table, wanted: Iterable[str], what: str = "column") -> None:
-    present = table.frame.collect_schema().names()
-    for name in wanted:
+def _require_columns(table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column") -> None:
+    """Raise an `InputError` if a column is missing; keys of a mapping are those of the option `columns`."""
+    present = [name for name in table.frame.collect_schema().names() if name != ROW]
+    keys = {column: key for key, column in wanted.items()} if isinstance(wanted, Mapping) else {}
+    for name in keys or wanted:
         if name not in present:
-            close = difflib.get_close_matches(name, present, n=1)
-            header = ", ".join(column for column in present if column != ROW)
+            lower = {column.lower(): column for column in present}  # also finds USER
+            close = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
             hint = f" (did you mean '{close[0]}'?)" if close else ""
-            advice = "map column names with columns (--columns)" if what == "column" else "choose from these"
-            if table.untyped and len(present) <= 2:  # one column and the row numbers
+            advice = "choose from these"
+            if name in keys:
+                key, column = keys[name], close[0] if close else "NAME"
+                advice = f"pass its name with columns={{'{key}': '{column}'}} (--columns {key}={column})"
+            header = ", ".join(present)
+            if table.untyped and len(present) == 1:
                 advice = separator_hint(header) or advice
             raise InputError(f"{table.name}: there is no {what} '{name}', it has {one_line(header)}{hint}; {advice}.")
 

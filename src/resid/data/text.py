@@ -52,7 +52,8 @@ def open_text(path: Path, encoding: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     path
         The file; `.gz` files are decompressed. A byte-order mark is skipped.
     encoding
-        A name that `checked_encoding` returned.
+        A name that `checked_encoding` returned. A file that cannot be in this encoding may be UTF-8, as one option applies to
+        all files.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def open_text(path: Path, encoding: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
                     raise InputError(f"{path}: not a gzip file; rename it, or download it again.")
                 stream = igzip.open(raw, "rb")
             if encoding != UTF8:
-                stream = io.BufferedReader(io.BytesIO(stream.read().decode(encoding).encode()))
+                stream = io.BufferedReader(io.BytesIO(_as_utf8(stream.read(), encoding)))
             head: bytes = stream.peek(_HEAD)[:_HEAD]  # type: ignore[attr-defined]
             _refuse_other_encoding(path, head)
             if head.startswith(codecs.BOM_UTF8):
@@ -82,6 +83,18 @@ def open_text(path: Path, encoding: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         ) from error
     except OSError as error:
         raise InputError(f"{path}: the file cannot be read ({error.strerror or first_line(error)}).") from error
+
+
+def _as_utf8(content: bytes, encoding: str) -> bytes:
+    """Return text in an encoding as UTF-8, also if it was UTF-8 already; raise a `UnicodeError` if it is neither."""
+    wide = encoding.startswith(("utf-16", "utf-32"))
+    if (
+        not wide or 0 in content
+    ):  # in UTF-16, line ends and separators have a NUL byte; UTF-8 may be decodable by chance
+        with contextlib.suppress(UnicodeError):
+            return content.decode(encoding).encode()
+    content.decode(UTF8)
+    return content
 
 
 def not_utf8(path: Path, row: str) -> InputError:
