@@ -52,7 +52,7 @@ def test_t5():
 def test_gaoq():
     """The clustering term equals the count of the fit; the other terms are computed by hand for a small tree."""
     model = GAOQ((4, 5), max_iter=1, random_state=0).fit(blobs(200, d=16))  # too few items for a sample
-    start = [2 * 4 * 4 * 4 * 16, 4 * 2 * 4 * 5 * 5 * 16]  # k-means++ compares 4 b_l points with b_l centres
+    start = [2 * 50**2 * 16, 4 * 2 * 20**2 * 16]  # k-means++ among a quarter of the points, at least 4 per cluster
     paper = gaoq_flops(200, 16, model.branching_, [1, 1])
     assert sum(model.product_flops_) == paper["clustering"] + sum(start)
     assert model.branching_ == (4, 5, 10)
