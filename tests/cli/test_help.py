@@ -59,14 +59,25 @@ def test_epochs_and_seed_of_all_parts():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell, tmp_path, monkeypatch):
-    """The script is written and knows the commands and their options; bash accepts it."""
-    script = tmp_path / "completion"
+    """The script is written and knows the commands and their options; bash accepts it. The home folder is not touched."""
+    home, script = tmp_path / "home", tmp_path / "completion"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
     assert main(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+    assert not list(home.iterdir())
     text = script.read_text()
     for word in ("evaluate", "recommend", "install-completion", "recipe", "epochs"):
         assert word in text
     if shell == "bash":
         assert subprocess.run(["bash", "-n", script]).returncode == 0
+
+
+def test_completion_is_loaded_by_the_start_up_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion", "--shell", "bash"]) == 0
+    script = tmp_path / ".local" / "share" / "bash-completion" / "completions" / "resid"
+    assert script.is_file()
+    assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
 class TestWaiting:
