@@ -53,6 +53,10 @@ def test_epochs_and_seed_of_all_parts():
         assert recipe.part(section).settings.epochs == 3
         assert recipe.part(section).settings.seed == 7
     assert recipe.part("quantizer").settings.seed == 7
+    changed = Recipe.read("s3rec").replace({"epochs": 3}).part("recommender").settings
+    assert (changed.pretrain_epochs, changed.epochs) == (3, 3)
+    single = Recipe.read("etegrec").replace({"generator.finetune_epochs": 5, "epochs": 3}).part("generator").settings
+    assert (single.epochs, single.finetune_epochs) == (3, 5)
     with pytest.raises(InputError, match="'popularity' has no trained part, so it takes no epochs"):
         Recipe.read("popularity").replace({"epochs": 3})
 

@@ -23,7 +23,8 @@ class Training:
     recipe
         The recipe, a name that `resid recipes` lists or the path of a TOML file.
     epochs
-        The maximum number of epochs of every part that is trained; by default that of the recipe.
+        The maximum number of epochs of every part that is trained, of its pre-training and fine-tuning as well; by default
+        that of the recipe.
     seed
         Random seed of all parts; by default that of the recipe.
     change

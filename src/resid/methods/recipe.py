@@ -104,11 +104,14 @@ class Recipe:
         ----------
         changes
             Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
-            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them.
+            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them, ``pretrain_epochs`` and the like
+            included; a single setting prevails over them.
         """
         parts, values_of = dict(self.parts), dict[str, dict[str, Any]]()
+        # Kinds, then what all parts have in common, then single settings, which prevail.
         ordered = sorted(
-            ((str(name), value) for name, value in changes.items()), key=lambda pair: not _is_kind(pair[0])
+            ((str(name), value) for name, value in changes.items()),
+            key=lambda pair: (not _is_kind(pair[0]), pair[0] not in _COMMON),
         )
         for name, value in ordered:
             section, dot, key = name.partition(".")
@@ -116,17 +119,17 @@ class Recipe:
                 parts[section] = _spec(section, stage_of(section), {"kind": value})
                 continue
             if name in _COMMON:
-                sections = [section for section in parts if hasattr(parts[section].settings, name)]
-                if not sections:
+                places = [(s, each) for s in parts for each in _names_like(name, parts[s].settings)]
+                if not places:
                     raise InputError(f"the recipe '{self.name}' has no {_COMMON[name]} part, so it takes no {name}.")
             elif section in parts and dot:
-                sections = [section]
+                places = [(section, key)]
             else:
                 known = [f"{s}.{field.name}" for s in parts for field in dataclasses.fields(parts[s].settings)]
                 advice = f"use section.name, for example {known[0]}" if known else f"'{self.name}' has no settings"
                 raise InputError(f"there is no setting '{name}'{nearest(name, known)}; {advice}.")
-            for section in sections:
-                values_of.setdefault(section, {})[key or name] = value
+            for section, key in places:
+                values_of.setdefault(section, {})[key] = value
         for section, values in values_of.items():  # at once, as one setting may be valid only with another
             settings = _in_section(section, parts[section].settings.replace, values)
             parts[section] = dataclasses.replace(parts[section], settings=settings)
@@ -202,6 +205,11 @@ def _reads_fields(kinds: Mapping[str, str]) -> bool:
 def _with_fields(recipe: _R) -> _R:
     """Return the name and description of the variant with fields."""
     return dataclasses.replace(recipe, name=recipe.name + _FIELDS, description=f"{recipe.description}; with fields")
+
+
+def _names_like(common: str, settings: Settings) -> list[str]:
+    """Return the settings that a common one sets: ``epochs`` is also the number of ``pretrain_epochs``."""
+    return [each.name for each in dataclasses.fields(settings) if f"_{each.name}".endswith(f"_{common}")]
 
 
 def _is_kind(name: str) -> bool:
