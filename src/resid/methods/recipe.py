@@ -6,6 +6,7 @@ Recommenders that can read fields have a variant that does: ``sasrec-fields``, w
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -183,12 +184,17 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file; 'resid recipes' lists the available recipes.") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
     except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
-        raise InputError(f"{path}: invalid TOML ({first_line(error)}).") from error
+        problem = first_line(error)
+        if place := re.fullmatch(r"(.*) \(at (.*)\)", problem):
+            problem = f"{place[2]}: {place[1][:1].lower()}{place[1][1:]}"
+        raise InputError(f"{path}: invalid TOML, {problem}; fix the file.") from error
 
 
 def _file(name: str) -> Path:

@@ -30,7 +30,7 @@ import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path
-from resid.core.files import atomic_file, refuse_file, write_text
+from resid.core.files import RUN, atomic_file, refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
@@ -38,7 +38,7 @@ from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 
 FORMAT = 2
-RUN, RECIPE, MODEL, EVALUATION = "run.json", "recipe.toml", "model", "evaluation"
+RECIPE, MODEL, EVALUATION = "recipe.toml", "model", "evaluation"
 _PART, _TRAINING = "part", "training"
 
 
@@ -157,7 +157,7 @@ class Run:
         try:
             part = Part.load(folder)
         except InputError as error:
-            problem = str(error).rstrip(".")
+            problem = str(error).partition(";")[0]  # without the advice, which is followed here
         if not _all_have(self.runtime, part is not None):
             self.runtime.progress.step(f"{name.capitalize()}: the saved part is damaged ({problem}); fitting it again")
             return None
@@ -184,7 +184,7 @@ class Run:
     def finish(
         self, model: Recommender, recipe: str, toml: str, validation: Mapping[str, Mapping[str, float]] | None = None
     ) -> None:
-        """Save the model of the run; evaluation results of another model are removed.
+        """Save the model of the run; another model is replaced, and its evaluation results are removed.
 
         Parameters
         ----------
@@ -198,9 +198,15 @@ class Run:
             Metrics on validation users, kept in the record.
         """
         if self.runtime.is_first:
+            known, other = self._record.recipe, self._record.model_stages != self.stages
+            if known is not None and other:
+                by = f"{recipe} with other settings" if recipe == known else recipe
+                self.runtime.progress.step(
+                    f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
+                )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
-            if results.is_dir() and self._record.model_stages != self.stages:  # only now, as the disk may be full
+            if results.is_dir() and other:  # only now, as the disk may be full
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
             write_text(self.folder / RECIPE, toml)
@@ -316,7 +322,10 @@ def read_evaluation(folder: str | Path, name: str, otherwise: str, cutoff: int) 
     places = [place / each for each in (name, otherwise) for place in (Path(folder) / EVALUATION, Path(folder))]
     place = next((place for place in places if place.with_suffix(".parquet").is_file()), None)
     if place is None:
-        raise InputError(f"{folder}: there are no ranks of '{name}'; run 'resid evaluate' on it first.")
+        option = "" if otherwise == "test" else f" --split {otherwise}"
+        raise InputError(
+            f"{folder} was not evaluated on the {otherwise} split; run 'resid evaluate {folder}{option}' first."
+        )
     try:
         content = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
         known = max(int(metric.split("@")[1]) for metric in content["seen_kept"] if "@" in metric)
