@@ -37,6 +37,22 @@ def test_the_list_of_commands_says_what_each_does(capsys):
         assert re.search(rf"│ {command} +[A-Z]\w+ ", shown), shown
 
 
+def test_names_and_defaults(capsys):
+    assert main(["prepare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"\* +INTERACTIONS +The interactions", shown), shown
+    assert re.search(r"│ +ITEMS +The item table", shown), shown
+    assert main(["fit", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[default: resid]" in shown
+    for noise in ("()", '""', "False"):
+        assert f"[default: {noise}]" not in shown
+    assert main(["recommend", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for option, about in (("separator", "Of a CSV"), ("encoding", "Of a text"), ("timestamp-format", "Of timestamps")):
+        assert re.search(rf"--{option} STR +{about}", shown), shown
+
+
 def test_numbers(capsys):
     assert main(["fit", "--help"]) == 0
     shown = capsys.readouterr().out

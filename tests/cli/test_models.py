@@ -9,6 +9,7 @@ import pytest
 
 from resid import Dataset, Recipe, load
 from resid.cli import main
+from resid.methods.recipe import recipe_names
 
 RESID = Path(sys.executable).with_name("resid")
 
@@ -98,7 +99,7 @@ class TestRun:
         assert main(arguments) == 2
         assert "run 'resid evaluate' again" in said(capsys)
 
-    def test_evaluate_several_runs(self, fitted, prepared, tmp_path, capsys):
+    def test_evaluate_several_runs(self, fitted, prepared, tmp_path, capsys, caplog):
         other = tmp_path / "popularity"
         assert main(["fit", str(prepared), "--recipe", "popularity", "--out", str(other)]) == 0
         single = {}
@@ -132,6 +133,10 @@ class TestRun:
         assert main(["fit", str(again), "--recipe", "popularity", "--out", str(tmp_path / "third")]) == 0
         assert main(["evaluate", str(fitted), str(tmp_path / "third")]) == 2
         assert "this model has another Dataset than" in said(capsys)
+        assert main(["evaluate", str(fitted), "--data", str(again)]) == 2
+        assert f"{fitted} was fitted to {prepared}; use that Dataset, or fit again." in said(capsys)
+        assert main(["recommend", str(other), "--history", ""]) == 0
+        assert "The history is empty; showing the most popular items" in caplog.text
 
     def test_evaluate(self, fitted, prepared, tmp_path, capsys):
         assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
@@ -223,6 +228,7 @@ class TestRun:
         assert json.loads(capsys.readouterr().out)["ids"] == found["ids"]
 
     def test_recipes(self, capsys):
+        assert recipe_names()[0] == "resid"
         assert main(["recipes"]) == 0
         assert "famae → gaoq → onepass" in capsys.readouterr().out
         assert main(["recipes", "--json"]) == 0

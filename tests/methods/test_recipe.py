@@ -135,7 +135,7 @@ def test_any_description_can_be_written(tmp_path):
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); available recipes: bert4rec, bert4rec-fields, ",
+        match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); available recipes: resid, bert4rec, bert4rec-fields, ",
     ):
         Recipe.read("resit")
     with pytest.raises(InputError, match=r"nowhere\.toml: there is no such file; 'resid recipes' lists"):

@@ -25,7 +25,7 @@ for _name in _COMMANDS:
 output = Console()
 errors = Console(stderr=True)
 
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
 
 
 @app.command(name="--install-completion")

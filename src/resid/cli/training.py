@@ -42,11 +42,11 @@ class Training:
     recipe: str = "resid"
     epochs: int | None = None
     seed: int | None = None
-    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
+    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = ()
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    track: str = ""
+    track: Annotated[str, Parameter(show_default=False)] = ""
 
     def changed_recipe(self) -> "Recipe":
         """Return the recipe with the changes of --seed and --set."""

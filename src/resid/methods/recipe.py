@@ -163,9 +163,9 @@ class RecipeEntry:
 
 @cache
 def list_recipes() -> tuple[RecipeEntry, ...]:
-    """Return the recipes that come with the library; reads their files, and imports no parts for it."""
+    """Return the recipes that come with the library, the default first; reads their files, and imports no parts for it."""
     entries = []
-    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
+    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: (path.stem != "resid", path.stem)):
         content = _read_toml(path)
         kinds = {section: values["kind"] for section, values in content.items() if isinstance(values, dict)}
         entry = RecipeEntry(path.stem, tuple(kinds.values()), content.get("description", ""))

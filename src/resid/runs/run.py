@@ -272,7 +272,10 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
         raise InputError(f"{folder}: the Dataset of this model is unknown; give it with --data.")
     if data is None and not Path(str(known)).exists():
         raise InputError(f"{known}: the Dataset of {folder} is missing; give it with --data.")
-    return Dataset.load(data or Path(str(known)))
+    found = Dataset.load(data or Path(str(known)))
+    if record is not None and record.fingerprint != found.fingerprint:
+        raise InputError(f"{folder} was fitted to {_other_dataset(record, found)}; use that Dataset, or fit again.")
+    return found
 
 
 def write_evaluation(
@@ -364,12 +367,16 @@ def _refuse_foreign(folder: Path, data: Dataset) -> None:
                 f"{folder}: the folder exists and is not a run (it contains {min(foreign)}); choose another folder."
             )
     elif record.fingerprint != data.fingerprint:
-        again = data.folder and record.data == str(data.folder.resolve())
-        where = f"{record.data} before it was prepared again" if again else record.data
         raise InputError(
-            f"{folder}: this is a run on another Dataset ({where}, fingerprint {record.fingerprint[:16]}); "
-            "choose another folder."
+            f"{folder}: this is a run on another Dataset ({_other_dataset(record, data)}, fingerprint "
+            f"{record.fingerprint[:16]}); choose another folder."
         )
+
+
+def _other_dataset(record: RunRecord, data: Dataset) -> str:
+    """Return the Dataset of a run, as it is called in a message about `data`, which is another one."""
+    again = data.folder and record.data == str(data.folder.resolve())
+    return f"{record.data} before it was prepared again" if again else str(record.data or "another Dataset")
 
 
 def _belongs(path: Path) -> bool:
