@@ -305,3 +305,5 @@ class TestRun:
         assert "a CoOccurrence has no decoding 'exact'; only generators decode" in capsys.readouterr().err
         assert main(["recommend", str(tmp_path / "run"), "--history", "a", "--decoding", "free"]) == 2
         assert "a CoOccurrence has no decoding 'free'" in capsys.readouterr().err
+        assert main(["inspect", str(tmp_path / "run")]) == 2
+        assert "run is a CoOccurrence model, which has no semantic IDs; inspect a run of resid or tiger" in said(capsys)

@@ -17,6 +17,7 @@ from resid import Dataset, InputError, Runtime
 from resid.encode import FAMAE
 from resid.runs import Run, load_stage, read_evaluation, read_run, write_evaluation
 from resid.sequential import HGN, CoOccurrence, SASRec
+from resid.train.loop import _shown
 
 TINY = {
     "encoder.width": 16,
@@ -305,6 +306,18 @@ def test_epochs_report_their_metric(data, tmp_path):
         heard.results[1]
         == f"Epoch 2: validation NDCG@10 {values[1]:.4f}, best so far: epoch {values.index(best) + 1} ({best:.4f})"
     )
+
+
+@pytest.mark.parametrize(
+    ("metric", "written"),
+    [
+        ("ndcg@10", "validation NDCG@10"),
+        ("metric1.ndcg@10", "validation NDCG@10 with all fields masked"),
+        ("distinct", "share of distinct IDs"),
+    ],
+)
+def test_metrics_are_called_by_what_they_measure(metric, written):
+    assert _shown(metric) == written
 
 
 def test_results_of_another_model_are_removed(data, tmp_path):
