@@ -11,6 +11,7 @@ from resid import Dataset, InputError
 from resid.data.batches import PADDING, Batches
 from resid.encode import DINEncoder, DINModel, DINNetwork, DINSettings
 from resid.encode.din import Dice, corrected_loss, validation_metrics
+from resid.methods.unger import UNGERSettings
 from tests.encode.contract import EncoderContract
 from tests.recommend.contract import walks
 
@@ -21,6 +22,13 @@ class TestDINEncoder(EncoderContract):
     @classmethod
     def make(cls):
         return DINEncoder(SMALL)
+
+
+def test_the_automatic_batch_size_is_limited():
+    """By memory: it grows with batch, candidates and history; a size that was chosen is kept."""
+    for settings in (DINSettings(), UNGERSettings()):
+        assert [settings.batch_size_for(windows) for windows in (10_000, 51_200, 6_000_000)] == [256, 512, 512]
+        assert settings.replace(batch_size=2048).batch_size_for(10_000) == 2048
 
 
 def network(seed=0, **changes):

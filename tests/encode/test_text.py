@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from resid import Dataset, InputError, Recipe
 from resid.core.runtime import Runtime
@@ -90,6 +91,24 @@ class TestVectorFile(EncoderContract):
             with Run.open(tmp_path / "run", small) as run:
                 digests.add(run.stage("encoder", spec, small).embed(small).digest)
         assert len(digests) == 2
+
+
+def test_a_retrained_local_model_is_another_stage(data, tmp_path):
+    """Its files belong to the key of the stage, and it is loaded again."""
+    load_model(DEFAULT_MODEL, None, None)[0].save(str(tmp_path / "model"))
+    settings = TextSettings(model=str(tmp_path / "model"), columns=("store",))
+    before, first = settings.file_digests(), load_model(settings.model, None, None)
+    assert load_model(settings.model, None, None)[0] is first[0]
+    model, _ = first
+    with torch.no_grad():
+        model[0].auto_model.embeddings.word_embeddings.weight.mul_(1.5)
+    model.save(str(tmp_path / "model"))
+    assert settings.file_digests() != before
+    again = load_model(settings.model, None, None)
+    assert again[0] is not first[0]
+    assert again[1] != first[1]
+    assert TextSettings(model=settings.model, vectors="v.npz").file_digests() == []
+    assert TextSettings().file_digests() == []
 
 
 def write_vectors(path, names, vectors):
@@ -191,6 +210,27 @@ class TestRefused:
                 TextEncoder(TextSettings(model=name)).fit(data)
         TextEncoder().fit(data)
 
+    def test_an_interrupted_download_continues(self, monkeypatch, tmp_path):
+        """The configuration is in the cache, the weights are not: what is missing is downloaded, of the same commit."""
+        import huggingface_hub
+        import sentence_transformers
+
+        calls, complete = [], load_model(DEFAULT_MODEL, None, None)[0]
+
+        def load(name, revision, local_files_only=False, **_):
+            calls.append((name, revision, local_files_only))
+            if local_files_only:
+                raise OSError("no file named model.safetensors")
+            return complete
+
+        cached = str(tmp_path / "0123abc" / "config.json")
+        monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: cached)
+        info = huggingface_hub.hf_api.ModelInfo(id="someone/half", sha="0123abc")
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: info)
+        monkeypatch.setattr(sentence_transformers, "SentenceTransformer", load)
+        assert load_model("someone/half", None, None) == (complete, "0123abc")
+        assert calls == [("someone/half", "0123abc", True), ("someone/half", "0123abc", False)]
+
     def test_another_model_for_new_items(self, shop, data):
         encoder = TextEncoder().fit(data)
         encoder.source_ = {**encoder.source_, "revision": "an older one"}
@@ -225,6 +265,10 @@ class TestVectorsRefused:
             ({"item": list("abc"), "v1": [1.0, 2.0, 3.0], "v2": [1.0, 2.0, float("inf")]}, "the item 'c' has NaN"),
             ({"item": list("abc"), "v": ["1", "2", "3"]}, r"one column of lists of numbers.*not v \(String\)"),
             ({"item": list("abc")}, "one column of lists of numbers.*not none"),
+            (
+                {"item": [b"a", b"b", b"\xff"], "v": [[1.0]] * 3},
+                "the item ids, of type Binary, cannot be read as UTF-8",
+            ),
             ({"id": list("abc"), "v": [[1.0]] * 3}, "no column 'item', it has id, v"),
         ],
     )
@@ -238,6 +282,15 @@ class TestVectorsRefused:
         np.save(tmp_path / "vectors.npy", np.zeros((3, 2)))
         np.savez(tmp_path / "names.npz", item=np.array(["a"]), vector=np.zeros((1, 2)))
         np.savez(tmp_path / "shape.npz", item=np.array(["a", "b"]), vectors=np.zeros((3, 2)))
+        empty = pl.DataFrame({"item": [], "v": []}, schema={"item": pl.String, "v": pl.List(pl.Float32)})
+        empty.write_parquet(tmp_path / "empty.parquet")
+        np.savez(tmp_path / "text.npz", item=np.array(["a"]), vectors=np.array([["x", "y"]]))
+        np.savez(tmp_path / "complex.npz", item=np.array(["a"]), vectors=np.array([[1j, 2]]))
+        np.savez(tmp_path / "bytes.npz", item=np.array([b"a\xff"]), vectors=np.zeros((1, 2)))
+        self.refused(tmp_path / "empty.parquet", "there are no rows; write one per item")
+        self.refused(tmp_path / "text.npz", "'vectors' has the type <U1; write real numbers")
+        self.refused(tmp_path / "complex.npz", "'vectors' has the type complex128; write real numbers")
+        self.refused(tmp_path / "bytes.npz", "the item ids, of type Binary, cannot be read as UTF-8 text")
         self.refused(tmp_path / "broken.parquet", "cannot be read")
         self.refused(tmp_path / "broken.npz", "cannot be read")
         self.refused(tmp_path / "missing.parquet", "cannot be read")
@@ -272,6 +325,7 @@ class TestVectorsRefused:
         write_vectors(path, data.item_ids, rng.normal(size=(data.n_items, 4)))
         with pytest.raises(InputError, match="have 4 values now, but those of the Dataset have 3"):
             encoder.embed_new(shop.item_table.filter(pl.col("item").is_in(data.item_ids)))
+        assert encoder.fit(data).embed(data).vectors.shape == (data.n_items, 4)
 
 
 def test_the_default_model_is_loaded_once():

@@ -10,6 +10,8 @@ from resid import Dataset, InputError, Runtime
 from resid.data.batches import Batches
 from resid.encode import ItemEmbeddings
 from resid.generate import TwoStreamGenerator, TwoStreamModel, TwoStreamSettings
+from resid.generate.decode import beam_items, beam_search
+from resid.generate.streams import rank_streams
 from resid.generate.transfer import TransferTask
 from resid.generate.two_streams import prefix_specific
 from resid.quantize import HierarchicalKMeans, SemanticIds
@@ -100,6 +102,22 @@ def test_a_narrow_beam_ranks_the_union(model):
         firsts = level.topk(3).indices.tolist()  # three prefixes are kept
         each.append({item for item in range(12) if ids.codes[item, 0] in firsts})
     assert set(items[0].tolist()) <= each[0] | each[1]
+
+
+def test_both_streams_propose(model):
+    """The items that are found are those of either stream's own beams, which differ."""
+    histories = np.array([[3, 4, 5], [1, 2, 3], [8, 9, 10], [0, 5, 2]])
+    recent, streams = model.recent(histories), model._streams(model._make_tree(np.arange(12))[0])
+    own = [beam_items(beam_search(s.model, recent, s.tree, 2), s.tree, 2)[0] for s in streams]
+    proposed = [[set(row.tolist()) - {-1} for row in items] for items in own]
+    assert any(first != second for first, second in zip(*proposed, strict=True))
+    found, _ = rank_streams(streams, recent, 4, 2)
+    unions = [first | second for first, second in zip(*proposed, strict=True)]
+    assert [set(row.tolist()) - {-1} for row in found] == unions
+
+
+def test_targets_are_released(model):
+    assert [stream.targets for stream in model.model_.streams] == [None, None]
 
 
 def test_free_beams(model, data):

@@ -12,6 +12,7 @@ from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.encode import DINEncoder
 from resid.generate import PairedGenerators, TwoStreamGenerator
+from resid.runs import Run
 from resid.train.loop import _Training
 
 NETWORK = {"width": 16, "ffn_width": 32, "layers": 1, "heads": 2, "epochs": 1, "batch_size": 64}
@@ -99,11 +100,17 @@ def test_another_behavior_encoder(data, changes):
     assert model.parts_["behavior_encoder"].kind == "sasrec"
 
 
-def test_refused(data, changes):
+def test_refused(data, changes, monkeypatch):
+    """Before anything is fitted."""
+    monkeypatch.delattr(Run, "stage")
     own = {name: value for name, value in changes.items() if not name.startswith("generator")}
     with pytest.raises(
         InputError, match="EAGER ranks items by their codes, and 'joint' by more; use two-streams, t5 or"
     ):
         resid.fit(data, "eager", changes={**own, "generator.kind": "joint"})
+    with pytest.raises(
+        InputError, match="'etegrec' trains the quantizer of its IDs, and EAGER has two; use two-streams"
+    ):
+        resid.fit(data, "eager", changes={**own, "generator.kind": "etegrec"})
     with pytest.raises(InputError, match="use the recipe 'eager'"):
         resid.fit(data, "eager", changes={**own, "generator.kind": "paired"})

@@ -26,7 +26,9 @@ from resid.methods.etegrec import (
 from resid.nn.t5 import Memory
 from resid.quantize import GAOQ, RQVAE, SemanticIds
 from resid.quantize.rqvae import RQVAEModel
+from resid.runs import Run
 from resid.train.loop import _Training
+from resid.train.optim import make_optimizers, set_learning_rates
 from tests.generate.test_generators import _GeneratorContract
 from tests.recommend.contract import interrupt_after, walks
 
@@ -157,8 +159,9 @@ class TestLosses:
 
     def test_preference_semantic_alignment(self, vectors):
         module = make_alternation(vectors, psa_temperature=0.5)
+        nn.init.normal_(module.preference_layer.bias)  # without it, cosines do not depend on the scale of the states
         states, reconstructed = torch.randn(4, 16), torch.randn(4, DIMENSIONS)
-        ours = module.preference_layer(states).detach()
+        ours = module.preference_layer(states * 4).detach()  # the width is 16
         score = [[float(torch.cosine_similarity(a, b, dim=0)) / 0.5 for b in reconstructed] for a in ours]
         total = 0.0
         for own in range(4):
@@ -315,6 +318,21 @@ def test_ids_follow_the_tokenizer(data, vectors):
     assert SemanticIds(after.numpy()).unique
 
 
+@pytest.mark.parametrize("cycle", [2, 4])
+def test_warm_up_counts_the_steps_of_the_part(vectors, cycle):
+    """Epochs of one step: the T5 reaches its full rate after `warmup_steps` steps of its own, the tokenizer after a part."""
+    module = make_alternation(vectors, cycle=cycle, warmup_steps=12, learning_rate=1e-3)
+    optimizers = make_optimizers(module, module.settings)
+    own = {"generator": [], "tokenizer": []}
+    for step in range(2 * 12):
+        set_learning_rates(optimizers, step, 10**9)
+        rates = [group["lr"] / group["base_lr"] for optimizer in optimizers for group in optimizer.param_groups]
+        trained = step % cycle == 0  # the tokenizer's group is the second
+        own["tokenizer" if trained else "generator"].append(rates[trained] > 1 - 1e-9)
+    assert own["generator"].index(True) + 1 == pytest.approx(12, abs=1)
+    assert own["tokenizer"].index(True) + 1 == pytest.approx(12 / cycle, abs=1)
+
+
 class TestLastLevel:
     def test_it_grows(self, vectors):
         model = make_alternation(vectors).generator
@@ -328,6 +346,13 @@ class TestLastLevel:
         assert model.level_log_probs(torch.zeros(1, 16), 2).shape == (1, 15)
         model.resize_last_level(12)  # as before, when a checkpoint of then is loaded
         assert torch.equal(model.table.weight, table)
+
+    def test_its_size_is_that_of_the_ids(self, data, vectors, quantizer):
+        """Also where it has grown for IDs that are not used any more."""
+        model = fit(data, vectors, quantizer, epochs=1, finetune_epochs=1)
+        model.model_.resize_last_level(300)
+        model._take_ids()
+        assert model.ids_.level_sizes == model.model_.level_sizes == (3, 3, 300)
 
     def test_a_group_beyond_its_size_in_training(self, data, quantizer, monkeypatch, tmp_path):
         """All vectors become alike for the tokenizer, so that all items share their codes; interrupted in the last epoch."""
@@ -541,13 +566,12 @@ class TestRecipe:
         with pytest.raises(InputError, match="should be >= codebook_size=256: use a smaller codebook"):
             resid.fit(shop_data, "etegrec", changes=RECIPE | {"quantizer.codebook_size": 256})
 
-    def test_another_quantizer(self, shop_data):
-        with pytest.raises(InputError, match=r'fit a recipe whose quantizer\.kind is "rq-vae"'):
-            resid.fit(
-                shop_data,
-                "etegrec",
-                changes={
-                    **{key: value for key, value in RECIPE.items() if key != "quantizer.epochs"},
-                    "quantizer.kind": "rq-kmeans",
-                },
-            )
+    def test_another_quantizer(self, shop_data, monkeypatch):
+        """Refused before anything is fitted."""
+        monkeypatch.delattr(Run, "stage")
+        changes = {key: value for key, value in RECIPE.items() if key != "quantizer.epochs"}
+        with pytest.raises(
+            InputError,
+            match=r"'etegrec' trains an RQ-VAE .* the quantizer 'rq-kmeans'; set quantizer\.kind to \"rq-vae\"",
+        ):
+            resid.fit(shop_data, "etegrec", changes=changes | {"quantizer.kind": "rq-kmeans"})

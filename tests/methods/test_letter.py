@@ -8,6 +8,7 @@ import resid
 from resid import Dataset, InputError
 from resid.data.synthetic import synthetic_shop
 from resid.quantize import LETTER
+from resid.runs import Run
 from tests.recommend.contract import interrupt_after
 
 
@@ -88,6 +89,13 @@ def test_another_quantizer(data, quick):
     changes = {name: value for name, value in quick.items() if not name.startswith("quantizer")}
     with pytest.raises(InputError, match="needs a quantizer that reads collaborative vectors, as 'letter', not 'gaoq'"):
         resid.fit(data, "letter", changes={**changes, "quantizer.kind": "gaoq"})
+
+
+def test_a_generator_that_trains_another_quantizer(data, quick, monkeypatch):
+    """Refused before anything is fitted."""
+    monkeypatch.delattr(Run, "stage")
+    with pytest.raises(InputError, match="'etegrec' trains an RQ-VAE further, not LETTER's tokenizer; use another"):
+        resid.fit(data, "letter", changes={**quick, "generator.kind": "etegrec"})
 
 
 def test_widths_that_differ(data, quick):

@@ -24,6 +24,7 @@ from resid.methods.unger import (
 )
 from resid.nn.losses import symmetric_contrastive_loss
 from resid.quantize import HierarchicalKMeans
+from resid.runs import Run
 from tests.encode.contract import EncoderContract
 from tests.generate.test_generators import _GeneratorContract
 from tests.recommend.contract import interrupt_after, walks
@@ -98,14 +99,16 @@ class TestAdaptation:
             mean = sum(projected) / 3
             deviation = math.sqrt(sum((value - mean) ** 2 for value in projected) / 3 + 1e-5)
             values = zip(projected, scale, shift, strict=True)
-            expected = [(1 + gamma) * (value - mean) / deviation + delta for value, gamma, delta in values]
+            adapted = [(1 + gamma) * (value - mean) / deviation + delta for value, gamma, delta in values]
+            expected = [value / math.sqrt(3) for value in adapted]
             assert layer(torch.tensor(item)).tolist() == pytest.approx(expected, abs=1e-5)
 
     def test_it_starts_as_a_normalized_projection(self):
         torch.manual_seed(0)
         layer = ModalityAdaptation(torch.randn(5, 4), 6)
         items = torch.arange(5)
-        torch.testing.assert_close(layer(items), torch.nn.functional.layer_norm(layer.project(layer.text), (6,)))
+        normed = torch.nn.functional.layer_norm(layer.project(layer.text), (6,))
+        torch.testing.assert_close(layer(items), normed / math.sqrt(6))
 
 
 def test_alignment_equals_a_slow_reference():
@@ -118,6 +121,20 @@ def test_alignment_equals_a_slow_reference():
         total -= cosine[own][own] - math.log(sum(math.exp(cosine[other][own]) for other in range(4)))
     assert float(symmetric_contrastive_loss(ours, theirs, 0.07)) == pytest.approx(total / 8, rel=1e-4)
     assert float(symmetric_contrastive_loss(ours, ours, 0.07)) < 0.1  # the pairs are alike
+
+
+@pytest.mark.parametrize("kind", ["din", "sasrec"])
+def test_both_halves_start_with_length_one(kind):
+    """At the default widths, so that neither half dominates the scores."""
+    text = torch.from_numpy(make_text(300).vectors)
+    torch.manual_seed(0)
+    if kind == "din":
+        vectors = UnifiedDIN(300, UNGERSettings(), 31, text).item_vectors(torch.arange(300))
+    else:
+        vectors = UnifiedSASRecModel(UNGERSASRecSettings(), 31, text).tables.all_vectors()
+    assert vectors.shape == (300, 256)
+    for half in vectors.detach().chunk(2, dim=1):
+        assert float(half.norm(dim=1).mean()) == pytest.approx(1, abs=0.05)
 
 
 class TestModels:
@@ -288,3 +305,12 @@ class TestRecipe:
         kept = {name: value for name, value in changes.items() if not name.startswith("encoder.")}
         with pytest.raises(InputError, match=r'needs an encoder that reads text: set encoder\.kind to "unger"'):
             resid.fit(data, "unger", changes=kept | {"encoder.kind": "sasrec"})
+
+    def test_a_generator_that_trains_another_quantizer(self, data, changes, monkeypatch):
+        """Refused before anything is fitted."""
+        monkeypatch.delattr(Run, "stage")
+        kept = {name: value for name, value in changes.items() if not name.startswith("generator.")}
+        with pytest.raises(
+            InputError, match=r"'etegrec' .* cannot use the quantizer 'hierarchical'; set quantizer\.kind"
+        ):
+            resid.fit(data, "unger", changes=kept | {"generator.kind": "etegrec"})

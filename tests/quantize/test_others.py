@@ -13,6 +13,7 @@ from resid.data import VectorBatch
 from resid.quantize import GAOQ, RQVAE, HierarchicalKMeans, RQKMeans
 from resid.quantize.cluster_tree import number_within
 from resid.quantize.rqvae import RQVAEModel
+from resid.train import open_fabric
 from tests.quantize.contract import QuantizerContract
 from tests.quantize.test_kmeans import blobs
 
@@ -156,6 +157,13 @@ class TestRQVAE(QuantizerContract):
         assert torch.equal(model.codebooks[:, 0], start[:, 0])
         assert model.codebooks[0, 1].tolist() in ([1.0, 0.5], [1.0, -0.5])
         assert torch.equal(model.codebooks[1], start[1])
+
+    def test_dead_codes_are_moved_in_half_precision(self):
+        """Latent vectors are then in bfloat16, and the codebooks in float32."""
+        fabric = open_fabric(precision="bf16-mixed")
+        model = self.make().set_params(codebook_size=40, batch_size=32, epochs=20)
+        model.fit(blobs(160, d=12), runtime=Runtime(fabric=fabric))
+        assert model.model_.codebooks.dtype == torch.float32
 
     def test_codebooks_are_used(self):
         """Vectors in a narrow cone, as text embeddings are, which an RQ-VAE without these measures maps to a few codes."""

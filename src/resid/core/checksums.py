@@ -30,6 +30,13 @@ def sha256_of_file(path: Path) -> str:
     return checksum
 
 
+def sha256_of_folder(folder: Path) -> str:
+    """Return a SHA-256 checksum of the names and contents of all files in a folder and its subfolders."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    content = json.dumps([[str(path.relative_to(folder)), sha256_of_file(path)] for path in files])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 def manifest_text(content: Mapping[str, Any]) -> str:
     """Return a manifest as JSON, with a checksum of its own content."""
     written = json.loads(json.dumps(content))  # as it will be read

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from resid.core.checksums import sha256_of_file
+from resid.core.checksums import sha256_of_file, sha256_of_folder
 from resid.core.registry import settings_for
 from resid.core.settings import Settings, check_heads, validated
 from resid.sequential.settings import BERT4RecSettings, SASRecSettings
@@ -55,6 +55,7 @@ class FamaeSettings(TrainSettings):
         "share_negatives": "negative_group_size",
         "full_softmax_up_to": "full_softmax_limit",
     }
+    max_auto_batch_size: ClassVar[int] = 1024
 
     width: Annotated[int, Field(ge=4)] = 128
     layers: Annotated[int, Field(ge=1)] = 2
@@ -77,11 +78,6 @@ class FamaeSettings(TrainSettings):
         check_heads(self.width, self.heads)
         if self.masking == "random" and self.attention == "causal":
             raise ValueError('masking="random" needs attention="bidirectional"')
-
-    def batch_size_for(self, windows: int) -> int:
-        """Return the batch size for a number of training windows."""
-        size = super().batch_size_for(windows)
-        return min(size, 1024) if self.batch_size == "auto" else size
 
     def learning_rate_for(self, batch_size: int) -> float:
         """Return the learning rate for a batch size."""
@@ -114,8 +110,10 @@ class DINSettings(TrainSettings):
         Number of items, always the same ones, among which their target is ranked: a network that reads candidate and history
         together cannot score a whole catalogue after every epoch. A smaller catalogue is ranked as a whole.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`.
+        See `TrainSettings`; the automatic batch size is at most 512, as every pair of candidate and history item takes memory.
     """
+
+    max_auto_batch_size: ClassVar[int] = 512
 
     width: Annotated[int, Field(ge=1)] = 96
     windows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (8, 7, 4, 4, 2, 2, 1, 1, 1, 1)
@@ -156,6 +154,8 @@ class TextSettings(Settings):
     batch_size: Annotated[int, Field(ge=1)] = 32
 
     def file_digests(self) -> list[str]:
-        """See `Settings.file_digests`: that of the file of vectors."""
-        path = Path(self.vectors) if self.vectors else None
-        return [sha256_of_file(path)] if path is not None and path.is_file() else []
+        """See `Settings.file_digests`: that of the file of vectors, or of the model if it is a folder."""
+        if self.vectors is not None:
+            path = Path(self.vectors)
+            return [sha256_of_file(path)] if path.is_file() else []
+        return [sha256_of_folder(Path(self.model))] if Path(self.model).is_dir() else []

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact
-from resid.core.checksums import sha256_of_file
+from resid.core.checksums import sha256_of_file, sha256_of_folder
 from resid.core.errors import InputError, first_line, shown
 from resid.core.registry import register
 from resid.core.runtime import Runtime
@@ -86,6 +86,7 @@ class TextEncoder(Encoder):
             Folder, device and progress.
         """
         require_dataset(data)
+        self.__dict__.pop("vectors_", None)  # those of another fit do not matter
         runtime, catalogue = runtime or Runtime(), data.catalogue
         self.check(data)
         if (path := self.settings.vectors) is not None:
@@ -238,9 +239,8 @@ def _on_the_hub(name: str, revision: str | None) -> bool:
     return not _is_packaged(name, revision) and not Path(name).is_dir()
 
 
-@lru_cache(maxsize=1)
 def load_model(name: str, revision: str | None, device: str | None) -> tuple[Any, str]:
-    """Load a model of sentence-transformers.
+    """Load a model of sentence-transformers; the last one is kept.
 
     Parameters
     ----------
@@ -260,24 +260,8 @@ def load_model(name: str, revision: str | None, device: str | None) -> tuple[Any
         If it cannot be loaded.
     """
     try:
-        from huggingface_hub import HfApi, try_to_load_from_cache
-        from sentence_transformers import SentenceTransformer
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the progress of a run is its own
-        options: dict[str, Any] = {"device": device or "cpu"}
-        if not _on_the_hub(name, revision):
-            packaged = _is_packaged(name, revision)
-            folder = Path(importlib.import_module(_PACKAGE).get_model_path()) if packaged else Path(name)
-            model = SentenceTransformer(str(folder), local_files_only=True, **options)
-            return model, f"{_PACKAGED} {importlib.metadata.version(_PACKAGED)}" if packaged else _checksum(folder)
-        full_name = name if "/" in name else f"{_PUBLISHER}/{name}"
-        cached = try_to_load_from_cache(full_name, "config.json", revision=revision)
-        if isinstance(cached, str):  # downloaded before
-            options["local_files_only"], commit = True, Path(cached).parent.name
-        else:  # fails at once without a network, where the download itself would try for a minute
-            commit = str(HfApi().model_info(full_name, revision=revision, timeout=_SECONDS).sha)
-        return SentenceTransformer(full_name, revision=commit, **options), commit
+        local = not _on_the_hub(name, revision) and not _is_packaged(name, revision)
+        return _loaded(name, revision, device, sha256_of_folder(Path(name)) if local else None)
     except Exception as error:  # of four libraries, each with its own kinds
         if isinstance(error, MemoryError):
             raise
@@ -287,8 +271,31 @@ def load_model(name: str, revision: str | None, device: str | None) -> tuple[Any
         ) from error
 
 
-def _checksum(folder: Path) -> str:
-    """Return a checksum of the files of a model."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    content = json.dumps([[str(path.relative_to(folder)), sha256_of_file(path)] for path in files])
-    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+@lru_cache(maxsize=1)
+def _loaded(name: str, revision: str | None, device: str | None, checksum: str | None) -> tuple[Any, str]:
+    """Load a model; the checksum is that of a local folder, whose content may change."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the progress of a run is its own
+    options: dict[str, Any] = {"device": device or "cpu"}
+    if checksum is not None:
+        return SentenceTransformer(name, local_files_only=True, **options), f"sha256:{checksum[:16]}"
+    if _is_packaged(name, revision):
+        folder = importlib.import_module(_PACKAGE).get_model_path()
+        version = importlib.metadata.version(_PACKAGED)
+        return SentenceTransformer(str(folder), local_files_only=True, **options), f"{_PACKAGED} {version}"
+    full_name = name if "/" in name else f"{_PUBLISHER}/{name}"
+    cached = try_to_load_from_cache(full_name, "config.json", revision=revision)
+    if isinstance(cached, str):  # downloaded before
+        revision = Path(cached).parent.name
+        try:
+            return SentenceTransformer(full_name, revision=revision, local_files_only=True, **options), revision
+        except MemoryError:
+            raise
+        except Exception as error:  # a missing file, as each library reports it
+            log.warning("%s is not completely downloaded (%s); the download continues", full_name, first_line(error))
+    # This fails at once without a network, where the download itself would try for a minute.
+    commit = str(HfApi().model_info(full_name, revision=revision, timeout=_SECONDS).sha)
+    return SentenceTransformer(full_name, revision=commit, **options), commit

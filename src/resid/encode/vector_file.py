@@ -46,7 +46,12 @@ def read_vectors(path: str | Path, items: pl.Series) -> NDArray[np.float32]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: the item vectors cannot be read ({first_line(error)}).") from error
-    names = listed.cast(pl.String)
+    try:
+        names = listed.cast(pl.String)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(
+            f"{path}: the item ids, of type {listed.dtype}, cannot be read as UTF-8 text; write them as text."
+        ) from error
     if names.is_duplicated().any():
         twice = names.filter(names.is_duplicated())[0]
         raise InputError(f"{path}: the item {twice!r} has more than one vector; keep one row per item.")
@@ -70,6 +75,8 @@ def _read_parquet(path: Path) -> tuple[pl.Series, NDArray[Any]]:
     table = pl.read_parquet(path, glob=False)
     if _ITEM not in table.columns:
         raise InputError(f"{path}: there is no column 'item', it has {', '.join(table.columns)}; rename the id column.")
+    if table.is_empty():
+        raise InputError(f"{path}: there are no rows; write one per item.")
     listed, rest = table[_ITEM], table.drop(_ITEM)
     lists = [column for column in rest if isinstance(column.dtype, pl.List | pl.Array)]
     if len(lists) == 1:
@@ -104,4 +111,6 @@ def _read_npz(path: Path) -> tuple[pl.Series, NDArray[Any]]:
         raise InputError(
             f"{path}: 'item' has the shape {names.shape} and 'vectors' {vectors.shape}; use (n,) and (n, d)."
         )
+    if vectors.dtype.kind not in "biuf":
+        raise InputError(f"{path}: 'vectors' has the type {vectors.dtype}; write real numbers, such as float32.")
     return pl.Series(names), vectors

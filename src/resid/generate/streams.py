@@ -18,7 +18,7 @@ from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import Indices, Scores
 
 STREAMS = ("behavior", "semantic")
-_MAX_SCORES = 2_000_000  # users times IDs, scored at a time
+_MAX_SCORES = 500_000  # users times IDs, scored at a time; decoder states take far more memory than the scores
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,9 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
         self._build(data.catalogue, ids, None)
         inputs = {"ids": [ids.digest, semantic_ids.digest], "embeddings": [digest(some) for some in checked]}
         self._train(data, inputs, runtime)
+        self._targets = [None, None]  # only training reads them
+        for stream in self.model_.streams:
+            stream.targets = None
         self.fitted = True
         return self
 

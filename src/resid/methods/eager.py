@@ -16,7 +16,7 @@ from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.settings import CodeGeneratorSettings, TwoStreamSettings
 from resid.methods.method import method
-from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer
+from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, trains_quantizer
 from resid.recommend import Recommender
 from resid.runs import Run
 
@@ -31,6 +31,10 @@ def fit_eager(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     if not isinstance(spec.settings, CodeGeneratorSettings):
         raise InputError(
             f"[generator] EAGER ranks items by their codes, and '{spec.kind}' by more; use two-streams, t5 or onepass."
+        )
+    if trains_quantizer(spec):
+        raise InputError(
+            f"[generator] '{spec.kind}' trains the quantizer of its IDs, and EAGER has two; use two-streams, t5 or onepass."
         )
     behavior, vectors = fit_encoder(run, parts["behavior_encoder"], data, "behavior_encoder")
     text, texts = fit_encoder(run, parts["text_encoder"], data, "text_encoder")

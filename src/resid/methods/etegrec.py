@@ -74,13 +74,14 @@ class ETEGRecSettings(T5Settings):
     alignment_start
         The number of epochs before the alignment losses are used.
     tokenizer_learning_rate
-        Of AdamW for the RQ-VAE. Its warm-up and cosine decay are those of the T5, over the steps of all epochs.
+        Of AdamW for the RQ-VAE; its cosine decay is that of the T5, over the steps of all epochs.
     finetune_epochs, finetune_learning_rate
         Of the second phase, with cosine decay and without warm-up; it stops after 10 evaluations without improvement.
     width, head_width, layers, heads, ffn_width, dropout, input_embeddings, temperature, beam_size, validation_users
         See `T5Settings`.
     epochs, batch_size, learning_rate, weight_decay, warmup_steps, max_grad_norm, evaluate_every, patience, seed
-        See `TrainSettings`; `epochs` counts those of the tokenizer, too.
+        See `TrainSettings`; `epochs` counts those of the tokenizer, too, `warmup_steps` those of the T5 alone. The tokenizer
+        warms up in `warmup_steps` divided by `cycle` of its own steps, as in the original.
     """
 
     cycle: Annotated[int, Field(ge=2)] = 2
@@ -160,8 +161,7 @@ class ETEGRecModel(T5Model):
 
     def level_logits(self, states: Tensor, level: int) -> Tensor:
         """Return the logits of the codes of a level."""
-        unscaled = states * math.sqrt(states.shape[-1])  # T5's output layer scales states, ETEGRec's does not
-        return unscaled @ self.table.weight[self.tokens_of(level)].T
+        return unscaled(states) @ self.table.weight[self.tokens_of(level)].T
 
     def set_codes(self, codes: Tensor) -> None:
         """Replace the IDs, shape (items, levels); the table of the last level grows if it has too few codes."""
@@ -240,11 +240,16 @@ class Alternation(TrainableModule):
         return self
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Return those of the T5 with the alignment layers, and those of the tokenizer with a learning rate of its own."""
+        """Return those of the T5 with the alignment layers, and those of the tokenizer with a learning rate of its own.
+
+        Schedules count the steps of all epochs, of which the T5 has all but one in `cycle`.
+        """
+        s = self.settings
+        warmup_steps = round(s.warmup_steps * s.cycle / (s.cycle - 1))
         layers = [*self.history_layer.parameters(), *self.preference_layer.parameters()]
         return [
-            ParameterGroup([*self.generator.parameters(), *layers]),
-            ParameterGroup([*self.tokenizer.parameters()], learning_rate=self.settings.tokenizer_learning_rate),
+            ParameterGroup([*self.generator.parameters(), *layers], warmup_steps=warmup_steps),
+            ParameterGroup([*self.tokenizer.parameters()], learning_rate=s.tokenizer_learning_rate),
         ]
 
     def extra_state(self) -> dict[str, Tensor]:
@@ -321,8 +326,13 @@ class Alternation(TrainableModule):
         reconstructed
             The reconstructions of their targets, which are different items, shape (n, d).
         """
-        preferences = self.preference_layer(states)
+        preferences = self.preference_layer(unscaled(states))
         return 2 * symmetric_contrastive_loss(preferences, reconstructed, self.settings.psa_temperature)
+
+
+def unscaled(states: Tensor) -> Tensor:
+    """Return decoder states, shape (..., width), without the scale of T5's output layer, which ETEGRec does not have."""
+    return states * math.sqrt(states.shape[-1])
 
 
 def pooled(memory: Memory) -> Tensor:
@@ -471,7 +481,7 @@ class ETEGRec(Generator[ETEGRecSettings, ETEGRecModel]):
     def _take_ids(self) -> None:
         """Take over the IDs of the network, which change in training."""
         codes = self.model_.codes.cpu().numpy()
-        if np.array_equal(codes, self.ids_.codes):
+        if np.array_equal(codes, self.ids_.codes) and self.model_.level_sizes == self.ids_.level_sizes:
             return
         facts = {**self.ids_.facts, "trained_with": self.kind}
         self.ids_ = SemanticIds(codes, self.model_.level_sizes, self.catalogue_.item_ids, facts)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from resid.core.errors import InputError
 from resid.core.part import Input, PartSpec
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
@@ -21,11 +22,26 @@ if TYPE_CHECKING:  # they import torch
 @method("semantic-ids", "encoder", "quantizer", "generator")
 def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recommender:
     """Fit encoder, quantizer and generator one after the other."""
+    require_matching(parts["generator"], parts["quantizer"])
     encoder, embeddings = fit_encoder(run, parts["encoder"], data)
     quantizer, ids = fit_quantizer(run, parts["quantizer"], data, embeddings)
     model = fit_generator(run, parts["generator"], data, ids, embeddings, encoder, quantizer=quantizer)
     model.parts_ = {"encoder": encoder, "quantizer": quantizer, **model.parts_}  # a generator may have trained its own
     return model
+
+
+def require_matching(generator: PartSpec, quantizer: PartSpec) -> None:
+    """Raise an `InputError`, before anything is fitted, if a generator trains the quantizer further and it is no RQ-VAE."""
+    if trains_quantizer(generator) and quantizer.kind != "rq-vae":
+        raise InputError(
+            f"[generator] '{generator.kind}' trains an RQ-VAE further and cannot use the quantizer '{quantizer.kind}'; set "
+            'quantizer.kind to "rq-vae", or use another generator, such as t5.'
+        )
+
+
+def trains_quantizer(generator: PartSpec) -> bool:
+    """Return whether a generator needs the quantizer itself, not only its IDs."""
+    return isinstance(generator.settings, GeneratorSettings) and generator.settings.uses_quantizer
 
 
 def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> "tuple[Encoder, ItemEmbeddings]":

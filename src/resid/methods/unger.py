@@ -15,6 +15,7 @@ the temperature of the alignment (0.07) and its weight (1), the weight of the di
 negatives (2,048), as in EAGER, and the tree: 256 children per node and as many levels as the catalogue needs.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, cast
@@ -42,7 +43,7 @@ from resid.generate.base import check_vectors, digest
 from resid.generate.settings import SummarySettings
 from resid.generate.summary import SummaryT5Model
 from resid.methods.method import method
-from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer
+from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, require_matching
 from resid.nn import FieldTables
 from resid.nn.losses import symmetric_contrastive_loss
 from resid.quantize import SemanticIds
@@ -60,6 +61,7 @@ def fit_unger(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     """Embed the texts, then fit the encoder that reads them, quantizer and generator."""
     if not isinstance(parts["encoder"].create(), UnifiedEncoder):
         raise InputError("the method 'unger' needs an encoder that reads text: set encoder.kind to \"unger\".")
+    require_matching(parts["generator"], parts["quantizer"])
     text_encoder, text = fit_encoder(run, parts["text_encoder"], data, "text_encoder")
     encoder = cast(UnifiedEncoder, run.stage("encoder", parts["encoder"], data, text))
     embeddings = encoder.embed(data)
@@ -86,9 +88,10 @@ class AlignmentSettings(TrainSettings):
 
 
 class ModalityAdaptation(nn.Module):
-    """Text vectors in the space of collaborative embeddings: (1 + γ(x)) ⊙ LN(W x + b) + δ(x).
+    """Text vectors in the space of collaborative embeddings: ((1 + γ(x)) ⊙ LN(W x + b) + δ(x)) / √width.
 
-    γ and δ are linear and start at zero, so that the layer starts as a normalized projection.
+    γ and δ are linear and start at zero, so that the layer starts as a projection with vectors of length 1, as collaborative
+    embeddings have at the start.
 
     Parameters
     ----------
@@ -114,7 +117,7 @@ class ModalityAdaptation(nn.Module):
         """Return the adapted text vectors of items; any shape to (..., width)."""
         text = self.text[items]
         adapted: Tensor = (1 + self.scale(text)) * self.norm(self.project(text)) + self.shift(text)
-        return adapted
+        return adapted / math.sqrt(adapted.shape[-1])
 
 
 def aligned_losses(
@@ -303,8 +306,9 @@ class UnifiedTables(FieldTables):
     """
 
     def __init__(self, text: Tensor, width: int, sparse: bool) -> None:
-        super().__init__(np.arange(len(text))[:, None], (len(text),), width // 2, (sparse,))
-        self.append(ModalityAdaptation(text, width // 2))
+        half = width // 2
+        super().__init__(np.arange(len(text))[:, None], (len(text),), half, (sparse,), std=half**-0.5)
+        self.append(ModalityAdaptation(text, half))
 
     @property
     def adaptation(self) -> ModalityAdaptation:

@@ -133,7 +133,7 @@ class RQVAEModel(TrainableModule):
             entries = book[codes]
             dead = (idle > _IDLE * size).nonzero()[:, 0]
             rows = torch.randint(len(latent), (len(dead),), generator=rng)
-            book[dead] = residual[rows.to(latent.device)]
+            book[dead] = residual[rows.to(latent.device)].to(book.dtype)  # residuals may be of half precision
             idle[dead] = 0
             residual = residual - entries
 

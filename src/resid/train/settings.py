@@ -34,6 +34,7 @@ class TrainSettings(Settings):
     """
 
     renamed: ClassVar[dict[str, str]] = {"clip": "max_grad_norm"}
+    max_auto_batch_size: ClassVar[int] = 2048
 
     epochs: Annotated[int, Field(ge=1)] = 40
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
@@ -48,5 +49,5 @@ class TrainSettings(Settings):
     def batch_size_for(self, windows: int) -> int:
         """Return the batch size for a number of training windows."""
         if self.batch_size == "auto":
-            return int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, 2048))
+            return int(np.clip(2 ** round(np.log2(max(windows, 1) / 100)), 256, self.max_auto_batch_size))
         return self.batch_size
