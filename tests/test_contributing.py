@@ -140,4 +140,4 @@ def test_every_file_is_necessary(example, missing, project):
     write(project, example, without=missing)
     done = run(project, PROGRAMS["resid"], *example.fit[1:])
     assert done.returncode == 2, done.stdout
-    assert re.search(r"there is no recipe|there is no method|needs a kind", done.stderr), done.stderr
+    assert re.search(r"there is no (recipe|method|encoder|quantizer|generator|recommender) ", done.stderr), done.stderr

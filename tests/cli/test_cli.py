@@ -153,7 +153,7 @@ class TestBadInput:
         for change, message in (
             ("quantizer.branching=a,b", "[quantizer] invalid value 'a' for 'branching'"),
             ("quantizer.branching=99,99", "[quantizer] branching=(99, 99) has 9,801 leaves"),
-            ("quantizer.kind=kmeans", "[quantizer] needs a kind, one of gaoq, hierarchical, rq-kmeans, rq-vae"),
+            ("quantizer.kind=kmeans", "there is no quantizer 'kmeans' (did you mean 'rq-kmeans'?)"),
             ("quantizer.seed=-1", "[quantizer] invalid value '-1' for 'seed'"),
         ):
             self.refused(capsys, message, *arguments, "--set", change)

@@ -6,6 +6,7 @@ import pytest
 
 from resid import Dataset
 from resid.cli import main
+from resid.cli.recommend import _cut
 from tests.data.test_fields import movies, ratings
 
 
@@ -58,6 +59,14 @@ def test_an_unknown_kind(tables, tmp_path, capsys):
     assert "there is no kind 'list'; the kinds are category, path, tags, number" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_tags_are_cut_between_two_of_them():
+    assert _cut(["Drama", "Comedy"]) == "Drama, Comedy"
+    assert _cut([f"genre {number}" for number in range(9)]) == "genre 0, genre 1, genre 2, genre 3, …"
+    assert _cut(["x" * 50, "yy"]) == "x" * 36 + "…, …"
+    assert _cut("word " * 20) == "word " * 7 + "word…"
+    assert _cut(None) == "–"
 
 
 def test_recommended_items_show_their_tags(tables, tmp_path, capsys):

@@ -37,6 +37,22 @@ def test_the_list_of_commands_says_what_each_does(capsys):
         assert re.search(rf"│ {command} +[A-Z]\w+ ", shown), shown
 
 
+def test_names_and_defaults(capsys):
+    assert main(["prepare", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"\* +INTERACTIONS +The interactions", shown), shown
+    assert re.search(r"│ +ITEMS +The item table", shown), shown
+    assert main(["fit", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "[default: resid]" in shown
+    for noise in ("()", '""', "False"):
+        assert f"[default: {noise}]" not in shown
+    assert main(["recommend", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for option, about in (("separator", "Of a CSV"), ("encoding", "Of a text"), ("timestamp-format", "Of timestamps")):
+        assert re.search(rf"--{option} STR +{about}", shown), shown
+
+
 def test_numbers(capsys):
     assert main(["fit", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -53,20 +69,35 @@ def test_epochs_and_seed_of_all_parts():
         assert recipe.part(section).settings.epochs == 3
         assert recipe.part(section).settings.seed == 7
     assert recipe.part("quantizer").settings.seed == 7
+    changed = Recipe.read("s3rec").replace({"epochs": 3}).part("recommender").settings
+    assert (changed.pretrain_epochs, changed.epochs) == (3, 3)
+    single = Recipe.read("etegrec").replace({"generator.finetune_epochs": 5, "epochs": 3}).part("generator").settings
+    assert (single.epochs, single.finetune_epochs) == (3, 5)
     with pytest.raises(InputError, match="'popularity' has no trained part, so it takes no epochs"):
         Recipe.read("popularity").replace({"epochs": 3})
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell, tmp_path, monkeypatch):
-    """The script is written and knows the commands and their options; bash accepts it."""
-    script = tmp_path / "completion"
+    """The script is written and knows the commands and their options; bash accepts it. The home folder is not touched."""
+    home, script = tmp_path / "home", tmp_path / "completion"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
     assert main(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
+    assert not list(home.iterdir())
     text = script.read_text()
     for word in ("evaluate", "recommend", "install-completion", "recipe", "epochs"):
         assert word in text
     if shell == "bash":
         assert subprocess.run(["bash", "-n", script]).returncode == 0
+
+
+def test_completion_is_loaded_by_the_start_up_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion", "--shell", "bash"]) == 0
+    script = tmp_path / ".local" / "share" / "bash-completion" / "completions" / "resid"
+    assert script.is_file()
+    assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
 class TestWaiting:

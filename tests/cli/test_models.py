@@ -9,6 +9,7 @@ import pytest
 
 from resid import Dataset, Recipe, load
 from resid.cli import main
+from resid.methods.recipe import recipe_names
 
 RESID = Path(sys.executable).with_name("resid")
 
@@ -70,13 +71,17 @@ class TestRun:
         )
         facts = json.loads(capsys.readouterr().out)
         assert facts["epochs"] == facts["best"]["epoch"] == 1
+        assert main(["fit", str(prepared), "--out", str(fitted), "--recipe", str(fitted / "recipe.toml")]) == 0
+        assert "during training, ranked by the item score before the scores are blended" in " ".join(
+            capsys.readouterr().out.split()
+        )
 
     def test_evaluate_against_another_run(self, fitted, prepared, tmp_path, capsys):
         other = tmp_path / "popularity"
         assert main(["fit", str(prepared), "--recipe", "popularity", "--out", str(other)]) == 0
         arguments = ["evaluate", str(fitted), "--against", str(other), "--out", str(tmp_path / "out")]
         assert main(arguments) == 2
-        assert "there are no ranks of 'test'; run 'resid evaluate' on it first" in said(capsys)
+        assert f"{other} was not evaluated on the test split; run 'resid evaluate {other}' first." in said(capsys)
         assert main(["evaluate", str(other), "--cutoffs", "5"]) == 0
         assert main(arguments) == 2
         assert "ranks are known up to 5, not 10" in said(capsys)
@@ -94,7 +99,7 @@ class TestRun:
         assert main(arguments) == 2
         assert "run 'resid evaluate' again" in said(capsys)
 
-    def test_evaluate_several_runs(self, fitted, prepared, tmp_path, capsys):
+    def test_evaluate_several_runs(self, fitted, prepared, tmp_path, capsys, caplog):
         other = tmp_path / "popularity"
         assert main(["fit", str(prepared), "--recipe", "popularity", "--out", str(other)]) == 0
         single = {}
@@ -128,6 +133,10 @@ class TestRun:
         assert main(["fit", str(again), "--recipe", "popularity", "--out", str(tmp_path / "third")]) == 0
         assert main(["evaluate", str(fitted), str(tmp_path / "third")]) == 2
         assert "this model has another Dataset than" in said(capsys)
+        assert main(["evaluate", str(fitted), "--data", str(again)]) == 2
+        assert f"{fitted} was fitted to {prepared}; use that Dataset, or fit again." in said(capsys)
+        assert main(["recommend", str(other), "--history", ""]) == 0
+        assert "The history is empty; showing the most popular items" in caplog.text
 
     def test_evaluate(self, fitted, prepared, tmp_path, capsys):
         assert main(["evaluate", str(fitted), "--cutoffs", "3,7"]) == 0
@@ -219,6 +228,7 @@ class TestRun:
         assert json.loads(capsys.readouterr().out)["ids"] == found["ids"]
 
     def test_recipes(self, capsys):
+        assert recipe_names()[0] == "resid"
         assert main(["recipes"]) == 0
         assert "famae → gaoq → onepass" in capsys.readouterr().out
         assert main(["recipes", "--json"]) == 0
@@ -242,7 +252,7 @@ class TestRun:
             ("evaluate {run} --cutoffs 5,5000", "a cutoff must be an integer from 1 to"),
             ("evaluate nowhere", "nowhere: there is no such folder"),
             ("generate {data} x.parquet --out {run}", "x.parquet: there is no such file"),
-            ("fit {data} --out x --set encoder.kind=bert", "[encoder] needs a kind, one of bert4rec, famae, sasrec"),
+            ("fit {data} --out x --set encoder.kind=bert", "there is no encoder 'bert' (did you mean 'bert4rec'?)"),
             (
                 "fit {data} --out x --recipe popularity --set recommender.epochs=2",
                 "there is no setting 'epochs'; it has no settings",
@@ -255,17 +265,26 @@ class TestRun:
             ("recommend {run}", "give either --history B01,B02 or --histories FILE"),
             (
                 "recommend {run} --history a --user ana",
-                "--user ana: a JointGenerator has no user embeddings; leave it out",
+                "--user: this model has no user embeddings; leave --user out",
             ),
             ("recommend {run} --histories x.csv --user ana", "--user needs --history"),
-            ("recommend {run} --histories x.csv", "--histories needs --out, the file to write"),
-            ("recommend {run} --history a --out x", "--histories needs --out, the file to write"),
+            ("recommend {run} --histories x.csv", "--histories needs --out FILE."),
+            (
+                "recommend {run} --history a --out x",
+                "--out works with --histories only; for one --history, use --json.",
+            ),
             ("recommend {run} --history a --deny nowhere.txt", "nowhere.txt: No such file or directory"),
             ("recommend {run} --histories nowhere.csv --out x.parquet", "nowhere.csv: there is no such file"),
             ("evaluate {run} --cutoffs 0", "--cutoffs: '0' must be positive integers"),
             ("evaluate {run}/model", "the Dataset of this model is unknown; give it with --data"),
-            ("evaluate {data}", "there is no model here"),
-            ("inspect {data}", "there is no model here"),
+            ("evaluate {data}", "data is a Dataset, not a model; create one with 'resid fit'"),
+            ("inspect {data}", "data is a Dataset, not a model"),
+            ("info {run}", "run is a run, not a Dataset; give what 'resid prepare' wrote"),
+            (
+                "info {data}/items.parquet",
+                "items.parquet is a file, not a Dataset; run 'resid prepare' on tables first",
+            ),
+            ("prepare x.csv --out {run}", "run is a run; choose another folder"),
             ("fit {data} --out {data}", "is a Dataset; choose another folder"),
             ("fit {data} --out x --set encoder.epoch=1", "did you mean 'epochs'?"),
             ("fit {data} --out x --recipe resit", "did you mean 'resid'?"),
@@ -286,3 +305,5 @@ class TestRun:
         assert "a CoOccurrence has no decoding 'exact'; only generators decode" in capsys.readouterr().err
         assert main(["recommend", str(tmp_path / "run"), "--history", "a", "--decoding", "free"]) == 2
         assert "a CoOccurrence has no decoding 'free'" in capsys.readouterr().err
+        assert main(["inspect", str(tmp_path / "run")]) == 2
+        assert "run is a CoOccurrence model, which has no semantic IDs; inspect a run of resid or tiger" in said(capsys)

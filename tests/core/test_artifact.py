@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import shutil
 
 import numpy as np
 import polars as pl
@@ -96,6 +97,23 @@ def test_missing_model(tmp_path, saved):
     (saved / "manifest.json").write_text("{")
     with pytest.raises(InputError, match=r"manifest\.json: damaged"):
         resid.load(saved)
+
+
+def test_advice_for_a_model_of_a_run(tmp_path):
+    """It is followed: the same fit writes the model anew."""
+    data, run = walks(), tmp_path / "run"
+    for name, advice in (
+        ("weights.safetensors", "altered; run"),
+        ("manifest.json", f"damaged; remove {run}/model and run"),
+    ):
+        resid.fit(data, "popularity", run)
+        (run / "model" / name).write_text("{")
+        with pytest.raises(InputError, match=f"{advice} the same 'resid fit' again, which writes it anew"):
+            resid.load(run)
+        if "remove" in advice:
+            shutil.rmtree(run / "model")
+        resid.fit(data, "popularity", run)
+        resid.load(run)
 
 
 def test_altered_manifest(saved):

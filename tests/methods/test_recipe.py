@@ -51,7 +51,7 @@ def test_a_part_is_replaced_by_another_kind():
     assert recipe.part("generator").settings == Recipe.read("resid-t5").part("generator").settings.replace(layers=3)
     for kind in kinds("quantizer"):
         assert Recipe.read("resid").replace({"quantizer.kind": kind}).part("quantizer").kind == kind
-    with pytest.raises(InputError, match=rf"\[generator\] needs a kind, one of {GENERATORS}, not 'gpt'"):
+    with pytest.raises(InputError, match=rf"there is no generator 'gpt'; available generators: {GENERATORS}"):
         Recipe.read("resid").replace({"generator.kind": "gpt"})
 
 
@@ -94,10 +94,11 @@ def test_changes_that_cannot_be_made(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[encoder", "invalid TOML"),
+        ("[encoder", "invalid TOML, end of document: expected ']' at the end of a table declaration; fix the file"),
+        ("seed = 1\n[encoder x", r"invalid TOML, line 2, column 10: expected ']' .*; fix the file"),
         (
             '[encoder]\nkind = "famea"',
-            rf"\[encoder\] needs a kind, one of {ENCODERS}, not 'famea' \(did you mean 'famae'\?\)",
+            r"there is no encoder 'famea' \(did you mean 'famae'\?\)\.$",
         ),
         ("[generator]\nepochs = 3", rf"\[generator\] needs a kind, one of {GENERATORS}, not None"),
         ('[encoder]\nkind = "famae"\nepochs = 0', r"\[encoder\] invalid value 0 for 'epochs'"),
@@ -109,7 +110,7 @@ def test_changes_that_cannot_be_made(changes, message):
             '[encoder]\nkind = "famae"',
             r"a recipe must have the sections .*encoder \+ quantizer \+ generator .* this one has encoder",
         ),
-        ("", "this one has none"),
+        ("", "the recipe has no sections; start from one that 'resid recipes show resid' prints"),
         ('method = "tigr"\n[recommender]\nkind = "popularity"', "there is no method 'tigr'"),
         (
             'method = "semantic-ids"\n[recommender]\nkind = "popularity"',
@@ -134,10 +135,10 @@ def test_any_description_can_be_written(tmp_path):
 def test_a_recipe_that_is_not_there(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); available recipes: bert4rec, bert4rec-fields, ",
+        match=r"there is no recipe 'resit' \(did you mean 'resid'\?\); available recipes: resid, bert4rec, bert4rec-fields, ",
     ):
         Recipe.read("resit")
-    with pytest.raises(InputError, match=r"nowhere\.toml: No such file or directory; 'resid recipes' lists"):
+    with pytest.raises(InputError, match=r"nowhere\.toml: there is no such file; 'resid recipes' lists"):
         Recipe.read(tmp_path / "nowhere.toml")
 
 

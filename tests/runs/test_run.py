@@ -17,6 +17,7 @@ from resid import Dataset, InputError, Runtime
 from resid.encode import FAMAE
 from resid.runs import Run, load_stage, read_evaluation, read_run, write_evaluation
 from resid.sequential import HGN, CoOccurrence, SASRec
+from resid.train.loop import _shown
 
 TINY = {
     "encoder.width": 16,
@@ -307,13 +308,25 @@ def test_epochs_report_their_metric(data, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("metric", "written"),
+    [
+        ("ndcg@10", "validation NDCG@10"),
+        ("metric1.ndcg@10", "validation NDCG@10 with all fields masked"),
+        ("distinct", "share of distinct IDs"),
+    ],
+)
+def test_metrics_are_called_by_what_they_measure(metric, written):
+    assert _shown(metric) == written
+
+
 def test_results_of_another_model_are_removed(data, tmp_path):
     small = {"recommender.epochs": 1, "recommender.width": 16, "recommender.ffn_width": 32}
     resid.fit(data, "cooccurrence", tmp_path)
-    for recipe, changes in (
-        ("cooccurrence", {"recommender.n_recent": 3}),
-        ("sasrec", small),
-        ("sasrec", {**small, "recommender.seed": 1}),
+    for recipe, changes, replaced in (
+        ("cooccurrence", {"recommender.n_recent": 3}, "(recipe) by cooccurrence"),
+        ("sasrec", small, "(recipe) by sasrec"),
+        ("sasrec", {**small, "recommender.seed": 1}, "(recipe) by sasrec"),
     ):
         (tmp_path / "evaluation").mkdir()
         resid.fit(data, tmp_path / "recipe.toml", tmp_path)  # the same under another name
@@ -322,6 +335,10 @@ def test_results_of_another_model_are_removed(data, tmp_path):
         resid.fit(data, recipe, tmp_path, changes=changes, runtime=Runtime(progress=heard))
         assert not (tmp_path / "evaluation").exists()
         assert f"Removing {tmp_path / 'evaluation'}, which describes another model" in heard.steps
+        assert f"Replacing the model of {tmp_path} {replaced}; its trained stages are kept" in heard.steps
+    heard = Recorder()
+    resid.fit(data, "sasrec", tmp_path, changes=small, runtime=Runtime(progress=heard))
+    assert any("(sasrec) by sasrec with other settings;" in step for step in heard.steps)  # without an evaluation
 
 
 @pytest.mark.parametrize("kind", [CoOccurrence, FAMAE, HGN, SASRec])

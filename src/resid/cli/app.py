@@ -2,7 +2,8 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -21,11 +22,35 @@ app = App(
 )
 for _name in _COMMANDS:
     app.command(f"resid.cli.{_name}:{_name}", name=_name)
-app.register_install_completion_command()
 output = Console()
 errors = Console(stderr=True)
 
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+
+
+@app.command(name="--install-completion")
+def install_completion(
+    *,
+    shell: Literal["bash", "zsh", "fish"] | None = None,
+    script: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> None:
+    """Install completion for bash, zsh or fish; the start-up file of bash or zsh is changed to load it.
+
+    Parameters
+    ----------
+    shell
+        Default: the shell that is running.
+    script
+        Only write the script to this file, and change no start-up file.
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        written = app.install_completion(shell=shell, output=script, add_to_startup=script is None)
+    except ShellDetectionError as error:
+        raise InputError("the running shell is not known; give it with --shell.") from error
+    advice = "start a new shell to use it" if script is None else "load it in the start-up file of the shell"
+    output.print(f"Wrote {written}; {advice}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def import_commands() -> None:

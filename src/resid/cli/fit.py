@@ -48,6 +48,7 @@ def fit(
 
 def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
     """Print the best epoch of a fitted recommender."""
+    from resid.generate import JointGenerator
     from resid.runs import read_run
 
     best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
@@ -57,9 +58,10 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
         print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
+        how = ", ranked by the item score before the scores are blended" if isinstance(model, JointGenerator) else ""
         output.print(
             f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
-            f"N@10 {best['ndcg@10']:.4f} on validation users during training",
+            f"N@10 {best['ndcg@10']:.4f} on validation users during training{how}",
             highlight=False,
         )
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)

@@ -69,7 +69,10 @@ def _ids(folder: Path) -> "SemanticIds":
     if record is None or record.recipe is not None:
         model = load(folder)
         if model.ids_ is None:
-            raise InputError(f"{folder}: a {type(model).__name__} has no semantic IDs.")
+            raise InputError(
+                f"{folder} is a {type(model).__name__} model, which has no semantic IDs; inspect a run of resid or tiger, "
+                "for example."
+            )
         return model.ids_
     quantizer = load_stage(folder, "quantizer")
     if not isinstance(quantizer, Quantizer):

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    source: str,
-    second: str | None = None,
+    interactions: str,
+    items: str | None = None,
+    /,
     *,
     out: Path,
     raw: Path = Path("downloads"),
@@ -56,10 +57,10 @@ def prepare(
 
     Parameters
     ----------
-    source
+    interactions
         The interactions (.parquet, .csv, .tsv, .jsonl; text formats may end in .gz), or amazon-2023, amazon-2018,
         amazon-2014, or resid-published.
-    second
+    items
         The item table, or the name of the data set as in the published files.
     out
         The folder to write; an existing Dataset is replaced.
@@ -152,15 +153,15 @@ def prepare(
         out.resolve().parent.mkdir(parents=True, exist_ok=True)
         options["scratch"] = out.resolve().parent
     progress = ConsoleProgress(errors)
-    public, comparisons = find_source(source), {}
+    public, comparisons = find_source(interactions), {}
     if public is not None:
-        name = _require_name(source, second, public, options)
+        name = _require_name(interactions, items, public, options)
         data = public.prepare(name, raw, progress=progress, **options)
         comparisons = dict(public.compare(name, data))
     elif category_root is not None:
         raise InputError("--category-root applies to the Amazon data sets only; leave it out.")
     else:
-        data = Dataset.from_tables(source, second, progress=progress, **options)
+        data = Dataset.from_tables(interactions, items, progress=progress, **options)
     replaced = (out / MANIFEST).exists()
     data.save(out)
     if as_json:

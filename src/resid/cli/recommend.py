@@ -11,7 +11,7 @@ from rich.table import Table
 from resid import InputError
 from resid.cli.app import AsJson, column_names, errors, output, print_json
 from resid.cli.evaluate import Decoding
-from resid.core.errors import counted
+from resid.core.errors import counted, one_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,8 +56,12 @@ def recommend(
         A table with the columns user, item and timestamp, as for `resid prepare`; one history per user.
     columns
         Other names of these columns, for example user=reviewer,item=asin,timestamp=time.
-    separator, encoding, timestamp_format
-        Of the table, as for `resid prepare`.
+    separator
+        Of a CSV or TSV file of histories, for example ";", or tab. Default: a comma, or a tab for .tsv.
+    encoding
+        Of a text file of histories, for example utf-16 or latin-1. Default: UTF-8.
+    timestamp_format
+        Of timestamps that are text, for example "%d/%m/%Y %H:%M".
     k
         Number of items.
     exclude_seen
@@ -86,8 +90,10 @@ def recommend(
         raise InputError("give either --history B01,B02 or --histories FILE.")
     if history is not None and (separator or encoding or timestamp_format):
         raise InputError("--separator, --encoding and --timestamp-format describe a file; use them with --histories.")
-    if (histories is None) != (out is None):
-        raise InputError("--histories needs --out, the file to write, and the other way round.")
+    if histories is not None and out is None:
+        raise InputError("--histories needs --out FILE.")
+    if history is not None and out is not None:
+        raise InputError("--out works with --histories only; for one --history, use --json.")
     if out is not None:
         check_table_file(out)
     recommender = load(model)
@@ -100,7 +106,7 @@ def recommend(
         else ([user] if user is not None else None, [parse_ids(_split_history(history or ""), known.dtype)])
     )
     if user is not None and recommender.user_ids_ is None:
-        raise InputError(f"--user {user}: a {type(recommender).__name__} has no user embeddings; leave it out.")
+        raise InputError("--user: this model has no user embeddings; leave --user out.")
     items, scores = recommender.recommend(
         rows,
         k,
@@ -145,10 +151,22 @@ def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Tabl
             index = int(known.find([item])[0])
             code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
             row = known.items.row(index, named=True)
-            texts = [", ".join(map(str, v)) if isinstance(v, list) else v for v in (row[name] for name in columns[:3])]
-            more = ["–" if text is None else escape(str(text)[:_COLUMN]) for text in texts]
+            more = [escape(_cut(row[name])) for name in columns[:3]]
             table.add_row(str(place), escape(str(item)), *code, f"{score:.3f}", *more)
     return table
+
+
+def _cut(value: Any) -> str:
+    """Return a value of a field in at most `_COLUMN` characters; a list is cut after one of its values."""
+    if value is None:
+        return "–"
+    if not isinstance(value, list):
+        return one_line(str(value), _COLUMN)
+    texts = [one_line(str(each), _COLUMN - 3) for each in value]
+    n_shown = len(texts)
+    while len(text := ", ".join(texts[:n_shown] + ["…"] * (n_shown < len(texts)))) > _COLUMN:
+        n_shown -= 1
+    return text
 
 
 def _read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:

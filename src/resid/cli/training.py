@@ -23,7 +23,8 @@ class Training:
     recipe
         The recipe, a name that `resid recipes` lists or the path of a TOML file.
     epochs
-        The maximum number of epochs of every part that is trained; by default that of the recipe.
+        The maximum number of epochs of every part that is trained, of its pre-training and fine-tuning as well; by default
+        that of the recipe.
     seed
         Random seed of all parts; by default that of the recipe.
     change
@@ -41,11 +42,11 @@ class Training:
     recipe: str = "resid"
     epochs: int | None = None
     seed: int | None = None
-    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
+    change: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = ()
     accelerator: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    track: str = ""
+    track: Annotated[str, Parameter(show_default=False)] = ""
 
     def changed_recipe(self) -> "Recipe":
         """Return the recipe with the changes of --seed and --set."""

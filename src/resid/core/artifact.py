@@ -22,12 +22,15 @@ from safetensors.numpy import load_file, save_file
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path, first_line
-from resid.core.files import atomic_folder, readable_as_others, refuse_foreign_folder
+from resid.core.files import atomic_folder, content_of, is_in_run, readable_as_others, refuse_foreign_folder
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 _SAFE = {".json", ".safetensors", ".parquet"}  # file types that cannot contain code
+
+_COPY = "copy or save the model again"
+_AGAIN = "run the same 'resid fit' again, which writes it anew from the finished stages"
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,15 @@ def read_artifact(folder: str | Path) -> Artifact:
         version, files = manifest["format"], manifest["files"]
         sums = {name: entry["sha256"] for name, entry in files.items()}
     except (FileNotFoundError, NotADirectoryError) as error:
+        if content := content_of(folder):
+            raise InputError(f"{folder} is {content}, not a model; create one with 'resid fit'.") from error
         raise InputError(
             f"{folder}: there is no model here, {MANIFEST} is missing; create one with 'resid fit'."
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / MANIFEST}: damaged ({error!r}); copy or save the model again.") from error
+        remedy = f"remove {folder} and {_AGAIN}" if is_in_run(folder) else _COPY
+        raise InputError(f"{folder / MANIFEST}: damaged; {remedy}.") from error
+    remedy = _AGAIN if is_in_run(folder) else _COPY
     if version != FORMAT:
         raise InputError(
             f"{folder}: format {version!r} is not supported, this version reads {FORMAT}; update resid or fit again."
@@ -116,7 +123,7 @@ def read_artifact(folder: str | Path) -> Artifact:
     parts = manifest.get("parts")
     outside = isinstance(parts, dict) and any(Path(name).name != name or name in (".", "..") for name in parts)
     if not unaltered or WEIGHTS not in sums or not isinstance(parts, dict) or outside:
-        raise InputError(f"{folder / MANIFEST}: altered; copy or save the model again.")
+        raise InputError(f"{folder / MANIFEST}: altered; {remedy}.")
     present = {path.name for path in folder.iterdir() if not path.name.startswith(".")}  # hidden files are never read
     for name in sorted({*present, *sums} - set(parts)):
         if Path(name).name != name or Path(name).suffix not in _SAFE:
@@ -127,7 +134,7 @@ def read_artifact(folder: str | Path) -> Artifact:
     sums |= {f"{name}/{MANIFEST}": checksum for name, checksum in parts.items()}
     for name, expected in sums.items():
         if not (folder / name).is_file() or sha256_of_file(folder / name) != expected:
-            raise InputError(f"{folder / name}: missing or altered; copy or save the model again.")
+            raise InputError(f"{folder / name}: missing or altered; {remedy}.")
     try:
         tables = {
             Path(name).stem: pl.read_parquet(folder / name, glob=False) for name in files if name.endswith(".parquet")
@@ -142,6 +149,4 @@ def read_artifact(folder: str | Path) -> Artifact:
             parts={name: read_artifact(folder / name) for name in parts},
         )
     except (OSError, KeyError, SafetensorError, pl.exceptions.PolarsError) as error:
-        raise InputError(
-            f"{folder}: a file of the model cannot be read ({first_line(error)}); save it again."
-        ) from error
+        raise InputError(f"{folder}: a file of the model cannot be read ({first_line(error)}); {remedy}.") from error

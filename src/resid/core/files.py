@@ -11,12 +11,31 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
+RUN = "run.json"
+_CONTENT = {
+    RUN: "a run",
+    "dataset.json": "a Dataset",
+    "manifest.json": "a model",
+}  # by the file that every such folder has
+
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
     """Raise an `InputError` unless `folder` is absent, empty, or contains only the files that its `manifest` lists."""
     refuse_file(folder)
+    if not (folder / manifest).exists() and (content := content_of(folder)):
+        raise InputError(f"{folder} is {content}; choose another folder.")
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     _refuse_foreign(folder, present - _listed_files(folder / manifest))
+
+
+def content_of(folder: Path) -> str | None:
+    """Return what a folder of ours is: ``a run``, ``a Dataset`` or ``a model``; None if it is not ours."""
+    return next((content for name, content in _CONTENT.items() if (folder / name).is_file()), None)
+
+
+def is_in_run(folder: Path) -> bool:
+    """Return whether a folder is inside the folder of a run."""
+    return any((parent / RUN).is_file() for parent in folder.absolute().parents)
 
 
 def refuse_file(folder: Path) -> None:

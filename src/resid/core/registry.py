@@ -102,12 +102,13 @@ def is_known(stage: str, kind: object) -> bool:
 
 
 def find_part(stage: str, kind: object) -> "type[Part]":
-    """Return the class of a stage and kind, or raise an `InputError` that lists the kinds of the stage."""
+    """Return the class of a stage and kind, or raise an `InputError` that names the nearest kind or lists all of the stage."""
     if not is_known(stage, kind):
         known = kinds(stage)
-        raise InputError(
-            f"[{stage}] needs a kind, one of {', '.join(known)}, not {shown(kind)}{nearest(shown(kind), known)}."
-        )
+        if not isinstance(kind, str):
+            raise InputError(f"[{stage}] needs a kind, one of {', '.join(known)}, not {shown(kind)}.")
+        hint = nearest(kind, known) or f"; available {stage}s: {', '.join(known)}"
+        raise InputError(f"there is no {stage} {shown(kind)}{hint}.")
     return _PARTS[stage, str(kind)]
 
 

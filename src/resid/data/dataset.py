@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.display import html_table
 from resid.core.errors import InputError, as_path, counted, shown
-from resid.core.files import atomic_folder, refuse_foreign_folder
+from resid.core.files import atomic_folder, content_of, refuse_foreign_folder
 from resid.core.progress import Progress, default_progress
 from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.settings import FieldKind, PrepareSettings
@@ -480,6 +480,10 @@ class Dataset:
             checksums = {name: files[name]["sha256"] for name in _FILES} if readable else {}
             unaltered = pop_checksum(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
+            if folder.is_file():
+                raise InputError(f"{folder} is a file, not a Dataset; run 'resid prepare' on tables first.") from error
+            if content := content_of(folder):
+                raise InputError(f"{folder} is {content}, not a Dataset; give what 'resid prepare' wrote.") from error
             raise InputError(
                 f"{folder}: not a Dataset, {MANIFEST} is missing; create one with 'resid prepare'."
             ) from error

@@ -52,6 +52,8 @@ def find_method(name: Any, sections: tuple[str, ...]) -> Method:
     if not isinstance(name, str) or name not in _METHODS:
         import_parts("resid.methods")
     methods = [_METHODS[each] for each in sorted(_METHODS)]  # not in the order in which they were imported
+    if not sections:
+        raise InputError("the recipe has no sections; start from one that 'resid recipes show resid' prints.")
     if name is None:
         found = [known for known in methods if set(known.sections) == set(sections)]
         if len(found) == 1:
@@ -60,7 +62,7 @@ def find_method(name: Any, sections: tuple[str, ...]) -> Method:
             known = " or ".join(f'method = "{each.name}"' for each in found)
             raise InputError(f"several methods have the sections {', '.join(sections)}; add {known}.")
         shapes = " or ".join(" + ".join(known.sections) for known in methods)
-        raise InputError(f"a recipe must have the sections {shapes}; this one has {', '.join(sections) or 'none'}.")
+        raise InputError(f"a recipe must have the sections {shapes}; this one has {', '.join(sections)}.")
     if not isinstance(name, str) or name not in _METHODS:
         known = ", ".join(each.name for each in methods)
         raise InputError(
@@ -69,6 +71,6 @@ def find_method(name: Any, sections: tuple[str, ...]) -> Method:
     chosen = _METHODS[name]
     if set(chosen.sections) != set(sections):
         raise InputError(
-            f"the method '{name}' needs the sections {', '.join(chosen.sections)}, not {', '.join(sections) or 'none'}."
+            f"the method '{name}' needs the sections {', '.join(chosen.sections)}, not {', '.join(sections)}."
         )
     return chosen

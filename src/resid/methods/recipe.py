@@ -6,6 +6,7 @@ Recommenders that can read fields have a variant that does: ``sasrec-fields``, w
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,11 +105,14 @@ class Recipe:
         ----------
         changes
             Values by section and name: ``{"encoder.epochs": 20}``. ``"generator.kind"`` replaces a part by another kind with
-            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them.
+            its default settings; ``"seed"`` and ``"epochs"`` are those of every part that has them, ``pretrain_epochs`` and the like
+            included; a single setting prevails over them.
         """
         parts, values_of = dict(self.parts), dict[str, dict[str, Any]]()
+        # Kinds, then what all parts have in common, then single settings, which prevail.
         ordered = sorted(
-            ((str(name), value) for name, value in changes.items()), key=lambda pair: not _is_kind(pair[0])
+            ((str(name), value) for name, value in changes.items()),
+            key=lambda pair: (not _is_kind(pair[0]), pair[0] not in _COMMON),
         )
         for name, value in ordered:
             section, dot, key = name.partition(".")
@@ -116,17 +120,17 @@ class Recipe:
                 parts[section] = _spec(section, stage_of(section), {"kind": value})
                 continue
             if name in _COMMON:
-                sections = [section for section in parts if hasattr(parts[section].settings, name)]
-                if not sections:
+                places = [(s, each) for s in parts for each in _names_like(name, parts[s].settings)]
+                if not places:
                     raise InputError(f"the recipe '{self.name}' has no {_COMMON[name]} part, so it takes no {name}.")
             elif section in parts and dot:
-                sections = [section]
+                places = [(section, key)]
             else:
                 known = [f"{s}.{field.name}" for s in parts for field in dataclasses.fields(parts[s].settings)]
                 advice = f"use section.name, for example {known[0]}" if known else f"'{self.name}' has no settings"
                 raise InputError(f"there is no setting '{name}'{nearest(name, known)}; {advice}.")
-            for section in sections:
-                values_of.setdefault(section, {})[key or name] = value
+            for section, key in places:
+                values_of.setdefault(section, {})[key] = value
         for section, values in values_of.items():  # at once, as one setting may be valid only with another
             settings = _in_section(section, parts[section].settings.replace, values)
             parts[section] = dataclasses.replace(parts[section], settings=settings)
@@ -159,9 +163,9 @@ class RecipeEntry:
 
 @cache
 def list_recipes() -> tuple[RecipeEntry, ...]:
-    """Return the recipes that come with the library; reads their files, and imports no parts for it."""
+    """Return the recipes that come with the library, the default first; reads their files, and imports no parts for it."""
     entries = []
-    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: path.stem):
+    for path in sorted(_FOLDER.glob("*.toml"), key=lambda path: (path.stem != "resid", path.stem)):
         content = _read_toml(path)
         kinds = {section: values["kind"] for section, values in content.items() if isinstance(values, dict)}
         entry = RecipeEntry(path.stem, tuple(kinds.values()), content.get("description", ""))
@@ -180,12 +184,17 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file; 'resid recipes' lists the available recipes.") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
     except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
-        raise InputError(f"{path}: invalid TOML ({first_line(error)}).") from error
+        problem = first_line(error)
+        if place := re.fullmatch(r"(.*) \(at (.*)\)", problem):
+            problem = f"{place[2]}: {place[1][:1].lower()}{place[1][1:]}"
+        raise InputError(f"{path}: invalid TOML, {problem}; fix the file.") from error
 
 
 def _file(name: str) -> Path:
@@ -202,6 +211,11 @@ def _reads_fields(kinds: Mapping[str, str]) -> bool:
 def _with_fields(recipe: _R) -> _R:
     """Return the name and description of the variant with fields."""
     return dataclasses.replace(recipe, name=recipe.name + _FIELDS, description=f"{recipe.description}; with fields")
+
+
+def _names_like(common: str, settings: Settings) -> list[str]:
+    """Return the settings that a common one sets: ``epochs`` is also the number of ``pretrain_epochs``."""
+    return [each.name for each in dataclasses.fields(settings) if f"_{each.name}".endswith(f"_{common}")]
 
 
 def _is_kind(name: str) -> bool:

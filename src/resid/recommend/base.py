@@ -301,10 +301,8 @@ class Recommender(ShownModel, Part):
         self._require_fit()
         require_dataset(data)
         if self.catalogue_.fingerprint != data.fingerprint:
-            raise InputError(
-                f"the model was fitted to another Dataset (fingerprint {self.catalogue_.fingerprint[:16]}, this one has "
-                f"{data.fingerprint[:16]}); use that Dataset, or fit again."
-            )
+            given = data.folder or f"the one with fingerprint {data.fingerprint[:16]}"
+            raise InputError(f"the model was fitted to another Dataset than {given}; use that Dataset, or fit again.")
 
     def _require_fit(self) -> None:
         if not self.fitted:

@@ -62,7 +62,9 @@ def known_items(rows: list[Sequence[Any]], catalogue: Catalogue) -> list[Indices
         fits = isinstance(unknown[0], (int, np.integer) if integers else str)
         hint = "" if fits else f"; the ids of the catalogue are {'integers' if integers else 'strings'}"
         log.warning("Skipped %s (e.g. %s)%s", counted(len(unknown), "unknown item id"), shown(unknown[0]), hint)
-    if empty := sum(not len(indices) for indices in known):
+    if len(rows) == 1 and not len(rows[0]):
+        log.warning("The history is empty; showing the most popular items")
+    elif empty := sum(not len(indices) for indices in known):
         verb = "has no known item and gets" if empty == 1 else "have no known item and get"
         log.warning("%s %s the most popular items", counted(empty, "history", "histories"), verb)
     return known

@@ -30,7 +30,7 @@ import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path
-from resid.core.files import atomic_file, refuse_file, write_text
+from resid.core.files import RUN, atomic_file, refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
@@ -38,7 +38,7 @@ from resid.data.dataset import Dataset
 from resid.recommend import Recommender
 
 FORMAT = 2
-RUN, RECIPE, MODEL, EVALUATION = "run.json", "recipe.toml", "model", "evaluation"
+RECIPE, MODEL, EVALUATION = "recipe.toml", "model", "evaluation"
 _PART, _TRAINING = "part", "training"
 
 
@@ -157,7 +157,7 @@ class Run:
         try:
             part = Part.load(folder)
         except InputError as error:
-            problem = str(error).rstrip(".")
+            problem = str(error).partition(";")[0]  # without the advice, which is followed here
         if not _all_have(self.runtime, part is not None):
             self.runtime.progress.step(f"{name.capitalize()}: the saved part is damaged ({problem}); fitting it again")
             return None
@@ -184,7 +184,7 @@ class Run:
     def finish(
         self, model: Recommender, recipe: str, toml: str, validation: Mapping[str, Mapping[str, float]] | None = None
     ) -> None:
-        """Save the model of the run; evaluation results of another model are removed.
+        """Save the model of the run; another model is replaced, and its evaluation results are removed.
 
         Parameters
         ----------
@@ -198,9 +198,15 @@ class Run:
             Metrics on validation users, kept in the record.
         """
         if self.runtime.is_first:
+            known, other = self._record.recipe, self._record.model_stages != self.stages
+            if known is not None and other:
+                by = f"{recipe} with other settings" if recipe == known else recipe
+                self.runtime.progress.step(
+                    f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
+                )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
-            if results.is_dir() and self._record.model_stages != self.stages:  # only now, as the disk may be full
+            if results.is_dir() and other:  # only now, as the disk may be full
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
             write_text(self.folder / RECIPE, toml)
@@ -266,7 +272,10 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
         raise InputError(f"{folder}: the Dataset of this model is unknown; give it with --data.")
     if data is None and not Path(str(known)).exists():
         raise InputError(f"{known}: the Dataset of {folder} is missing; give it with --data.")
-    return Dataset.load(data or Path(str(known)))
+    found = Dataset.load(data or Path(str(known)))
+    if record is not None and record.fingerprint != found.fingerprint:
+        raise InputError(f"{folder} was fitted to {_other_dataset(record, found)}; use that Dataset, or fit again.")
+    return found
 
 
 def write_evaluation(
@@ -316,7 +325,10 @@ def read_evaluation(folder: str | Path, name: str, otherwise: str, cutoff: int) 
     places = [place / each for each in (name, otherwise) for place in (Path(folder) / EVALUATION, Path(folder))]
     place = next((place for place in places if place.with_suffix(".parquet").is_file()), None)
     if place is None:
-        raise InputError(f"{folder}: there are no ranks of '{name}'; run 'resid evaluate' on it first.")
+        option = "" if otherwise == "test" else f" --split {otherwise}"
+        raise InputError(
+            f"{folder} was not evaluated on the {otherwise} split; run 'resid evaluate {folder}{option}' first."
+        )
     try:
         content = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
         known = max(int(metric.split("@")[1]) for metric in content["seen_kept"] if "@" in metric)
@@ -355,12 +367,16 @@ def _refuse_foreign(folder: Path, data: Dataset) -> None:
                 f"{folder}: the folder exists and is not a run (it contains {min(foreign)}); choose another folder."
             )
     elif record.fingerprint != data.fingerprint:
-        again = data.folder and record.data == str(data.folder.resolve())
-        where = f"{record.data} before it was prepared again" if again else record.data
         raise InputError(
-            f"{folder}: this is a run on another Dataset ({where}, fingerprint {record.fingerprint[:16]}); "
-            "choose another folder."
+            f"{folder}: this is a run on another Dataset ({_other_dataset(record, data)}, fingerprint "
+            f"{record.fingerprint[:16]}); choose another folder."
         )
+
+
+def _other_dataset(record: RunRecord, data: Dataset) -> str:
+    """Return the Dataset of a run, as it is called in a message about `data`, which is another one."""
+    again = data.folder and record.data == str(data.folder.resolve())
+    return f"{record.data} before it was prepared again" if again else str(record.data or "another Dataset")
 
 
 def _belongs(path: Path) -> bool:

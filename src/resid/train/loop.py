@@ -127,7 +127,7 @@ def train(
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
                 best = f"best so far: epoch {run.state.best_epoch} ({run.state.best:.4f})"
-                progress.result(f"Epoch {run.state.epoch}: validation {_shown(monitor)} {metrics[monitor]:.4f}, {best}")
+                progress.result(f"Epoch {run.state.epoch}: {_shown(monitor)} {metrics[monitor]:.4f}, {best}")
             run.stop_on_signal(signals)
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
@@ -360,8 +360,12 @@ def _trainable(model: nn.Module) -> list[tuple[bool, torch.Size]]:
 
 
 def _shown(metric: str) -> str:
-    """Return a metric as it is written: NDCG@10 for ndcg@10."""
-    return metric.replace("ndcg", "NDCG").replace("recall", "Recall")
+    """Return a metric as it is written: validation NDCG@10 for ndcg@10."""
+    if metric == "distinct":
+        return "share of distinct IDs"
+    measure, name = metric.rpartition(".")[::2]
+    condition = " with all fields masked" if measure == "metric1" else ""
+    return f"validation {name.replace('ndcg', 'NDCG').replace('recall', 'Recall')}{condition}"
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
