@@ -27,7 +27,7 @@ READY = "import sys\nfrom resid.cli import main\nprint('ready', flush=True)\nsys
 
 @pytest.fixture
 def fit(prepared, tmp_path):
-    tiny = ("--set=recommender.width=16", "--set=recommender.ffn_width=16", "--set=recommender.epochs=100000")
+    tiny = [f"--set=recommender.{s}" for s in ("width=16", "ffn_width=16", "epochs=100000", "patience=0")]  # has no end
     return ("fit", str(prepared), "--recipe=sasrec", f"--out={tmp_path / 'run'}", *tiny)
 
 
