@@ -141,11 +141,11 @@ def test_aligned_against_local_codes_on_the_same_tree():
     vectors = groups[random.integers(6, size=960)] + directions[random.integers(8, size=960)]
     vectors = (vectors + 0.2 * random.normal(size=(960, 64))).astype(np.float32)
     aligned, local = (
-        id_quality(kind((6, 8), random_state=0).fit(vectors).semantic_ids_, vectors)["levels"][1]
+        id_quality(kind((6, 8), random_state=2).fit(vectors).semantic_ids_, vectors)["levels"][1]
         for kind in (GAOQ, HierarchicalKMeans)
     )
     assert aligned["cosine"] > 3 * local["cosine"]
-    assert aligned["cosine_between"] > 0.25 > 0.1 > abs(local["cosine_between"])
+    assert aligned["cosine_between"] > 0.3 > 0.1 > abs(local["cosine_between"])
     assert aligned["step_ambiguity"] < local["step_ambiguity"]
     for same in ("distortion", "conditional_entropy", "neighbors"):
         assert aligned[same] == pytest.approx(local[same])
