@@ -1,6 +1,6 @@
 """Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -46,6 +46,9 @@ def print_notes(data: "Dataset") -> None:
         "drop": "moved to training, not evaluated",
         "train": "in training and evaluated",
     }[data.settings.unseen_targets]
+    if by_time := notes.get("time_split"):
+        output.print(_time_split_text(data, by_time), highlight=False, soft_wrap=True)
+        treatment = treatment.replace("moved to training, ", "")
     lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test"]
     lines[0] += f" ({treatment})" if validation or test else ""
     if notes.get("tied_validation_targets") or notes.get("tied_test_targets"):
@@ -58,7 +61,7 @@ def print_notes(data: "Dataset") -> None:
         validation, test = (notes.get(f"repeated_{name}_targets", 0) for name in ("validation", "test"))
         lines.append(
             f"Targets that are a copy of the item before them: {validation:,} validation, {test:,} test "
-            f"(of {counted(data.n_users, 'user')})"
+            f"(of {f'{len(data.validation):,} and {len(data.test):,}' if by_time else counted(data.n_users, 'user')})"
         )
     kept = "kept; --duplicates drop removes them" if notes.get("duplicates", "keep") == "keep" else "dropped"
     counts = {
@@ -77,6 +80,19 @@ def print_notes(data: "Dataset") -> None:
     for name, count in notes.get("reduced_tags", {}).items():
         lines.append(f"Items with too many tags in '{name}' (the rarest tags were left out): {count:,}")
     output.print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _time_split_text(data: "Dataset", by_time: Mapping[str, Any]) -> str:
+    """Describe a time split: its periods, and what is not evaluated."""
+    counts, without = by_time["interactions"], by_time["targets_without_history"]
+    which = "the first item" if data.settings.targets == "first" else "all items"
+    return (
+        f"Time split: training before {by_time['validate_from']} ({counts['train']:,} interactions), validation until before "
+        f"{by_time['test_from']} ({counts['validation']:,}), test from then on ({counts['test']:,}); {which} of a user in a period "
+        f"{'is a target' if data.settings.targets == 'first' else 'are targets'}\n"
+        f"Targets without an earlier item of their user (not evaluated): {without['validation']:,} validation, "
+        f"{without['test']:,} test; {counted(by_time['users_without_training'], 'user')} without training items"
+    )
 
 
 def print_info(data: "Dataset") -> None:
