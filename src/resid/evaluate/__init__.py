@@ -5,15 +5,26 @@ from typing import TYPE_CHECKING
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from resid.evaluate.beyond_accuracy import beyond_accuracy
     from resid.evaluate.evaluation import Evaluation, evaluate, slices
-    from resid.evaluate.metrics import NOT_FOUND, gains, intervals, paired_differences, ranking_metrics, ranks_of
+    from resid.evaluate.metrics import (
+        NOT_FOUND,
+        gains,
+        intervals,
+        mean_reciprocal_ranks,
+        paired_differences,
+        ranking_metrics,
+        ranks_of,
+    )
 
 __all__ = [
     "NOT_FOUND",
     "Evaluation",
+    "beyond_accuracy",
     "evaluate",
     "gains",
     "intervals",
+    "mean_reciprocal_ranks",
     "paired_differences",
     "ranking_metrics",
     "ranks_of",
@@ -23,7 +34,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "beyond_accuracy": "beyond_accuracy",
         "evaluation": "Evaluation evaluate slices",
-        "metrics": "NOT_FOUND gains intervals paired_differences ranking_metrics ranks_of",
+        "metrics": "NOT_FOUND gains intervals mean_reciprocal_ranks paired_differences ranking_metrics ranks_of",
     },
 )

@@ -279,9 +279,15 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
 
 
 def write_evaluation(
-    folder: str | Path, name: str, metrics: Mapping[str, Any], ranks: pl.DataFrame, out: Path | None = None
+    folder: str | Path,
+    name: str,
+    metrics: Mapping[str, Any],
+    ranks: pl.DataFrame,
+    out: Path | None = None,
+    *,
+    lists: pl.DataFrame | None = None,
 ) -> Path | None:
-    """Write the metrics and ranks of a model; those of the same name are replaced.
+    """Write the metrics and ranks of a model, and its recommended lists; those of the same name are replaced.
 
     Parameters
     ----------
@@ -290,9 +296,12 @@ def write_evaluation(
     name
         Of the files: the split, and how it was decoded.
     metrics, ranks
-        What was measured, and one row per user.
+        What was measured, and one row per target.
     out
         Where to write; by default to the run's folder. Nothing is written for a saved model without it.
+    lists
+        One row per recommended item, written to ``NAME-lists.parquet``. Without it, earlier lists are removed, as they may be
+        those of other ranks.
 
     Returns
     -------
@@ -302,11 +311,18 @@ def write_evaluation(
     place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
     if place is None:
         return None
-    # Both are written before either is replaced, so that a full disk does not separate them.
-    with atomic_file(place / f"{name}.json") as written, atomic_file(place / f"{name}.parquet") as table:
+    # All are written before any is replaced, so that a full disk does not separate them.
+    with ExitStack() as files:
+        written, table = (files.enter_context(atomic_file(place / f"{name}{end}")) for end in (".json", ".parquet"))
         ranks.write_parquet(table)
         content = {**metrics, "ranks_sha256": sha256_of_file(table)}
+        if lists is not None:
+            items = files.enter_context(atomic_file(place / f"{name}-lists.parquet"))
+            lists.write_parquet(items)
+            content["lists_sha256"] = sha256_of_file(items)
         written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if lists is None:
+        (place / f"{name}-lists.parquet").unlink(missing_ok=True)
     return place / name
 
 
