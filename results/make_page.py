@@ -2,10 +2,11 @@
 
     python results/make_page.py
 
-A record is a folder with the ``test.json`` of `resid evaluate`; earlier runs have only a ``result.json``. Its data set and its name
-follow from its path: results/DATA/NAME-SEED, or results/GROUP/DATA-NAME/seed-SEED. Runs with the same folder, name and settings
-that differ in the seed are one row. Beside them, the page has the paired comparisons (``against-*.json``), the figures in
-results/DATA and results/analyses/DATA, the published metrics in ``published.json`` and the notes in notes/DATA.md.
+A comparison is a folder results/DATA with the ``comparison.json`` of `resid compare`. A single run is a folder with the ``test.json`` of
+`resid evaluate`; earlier runs have only a ``result.json``. Its data set and its name follow from its path: results/DATA/NAME-SEED, or
+results/GROUP/DATA-NAME/seed-SEED. Runs with the same name and settings that differ in the seed are one row. Beside them, the page has
+paired differences (``against-*.json``), the figures in results/DATA and results/analyses/DATA, the published metrics in
+``published.json`` and the notes in notes/DATA.md.
 """
 
 import json
@@ -23,7 +24,9 @@ PAGE = RESULTS.parent / "docs" / "results.md"
 METRICS = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
 RULES = ("seen_kept", "seen_dropped")
 SHORT = {"recall@5": "R@5", "ndcg@5": "N@5", "recall@10": "R@10", "ndcg@10": "N@10"}
+COMPARISON = "comparison.json"
 NO_NAME = {"runs", "evaluation"}  # folders between a data set and its runs
+NO_RECORD = {"stages", "tuning"}  # folders of a comparison without results
 
 HEAD = """\
 # Results
@@ -50,6 +53,7 @@ class Record:
     slices: dict[str, dict[str, float]]  # of the users, seen items kept
     seed: int | None
     settings: str  # without seeds
+    compared: bool = False  # part of a comparison
 
 
 @dataclass
@@ -57,7 +61,7 @@ class Row:
     """Runs that differ only in the seed."""
 
     name: str
-    compared: bool  # part of a comparison, in results/DATA
+    compared: bool
     runs: list[Record] = field(default_factory=list)
 
     def values(self, rule: str, metric: str) -> list[float]:
@@ -86,10 +90,35 @@ class Row:
 
 
 def read_records(results: Path) -> list[Record]:
-    """Return all records, in the order of their paths."""
+    """Return all records, in the order of their paths; the runs of a comparison in its order."""
     known = list(json.loads((results / "datasets.json").read_text()))
-    folders = {path.parent for name in ("test.json", "result.json") for path in results.rglob(name)}
-    return [record for folder in sorted(folders) if (record := read_record(folder, results, known)) is not None]
+    compared = [record for file in sorted(results.glob(f"*/{COMPARISON}")) for record in read_comparison(file)]
+    there = {record.folder for record in compared}
+    files = [path for name in ("test.json", "result.json") for path in results.rglob(name)]
+    folders = {file.parent for file in files if there.isdisjoint(file.parents) and NO_RECORD.isdisjoint(file.parts)}
+    single = (read_record(folder, results, known) for folder in sorted(folders))
+    return [*compared, *(record for record in single if record is not None)]
+
+
+def read_comparison(file: Path) -> Iterator[Record]:
+    """Yield the runs of a comparison that did not fail, with the slices of those whose evaluation is there."""
+    for row in json.loads(file.read_text())["rows"]:
+        for run in row["runs"]:
+            if run["metrics"]:
+                folder = file.parent / run["folder"]
+                test = folder / "evaluation" / "test.json"
+                slices = json.loads(test.read_text()).get("slices", {}) if test.exists() else {}
+                digits = re.search(r"\d+$", run["label"])
+                seed = int(digits[0]) if digits else None
+                yield Record(folder, file.parent.name, row["name"], run["metrics"], slices, seed, "", compared=True)
+
+
+def failures(file: Path) -> Iterator[str]:
+    """Yield the runs of a comparison that failed, and why."""
+    for row in json.loads(file.read_text())["rows"]:
+        for run in row["runs"]:
+            if run["error"]:
+                yield f"- `{row['name']}`, {run['label']}, failed: {run['error']}"
 
 
 def read_record(folder: Path, results: Path, known: Sequence[str]) -> Record | None:
@@ -104,8 +133,9 @@ def read_record(folder: Path, results: Path, known: Sequence[str]) -> Record | N
         return None
     path = folder.relative_to(results)
     words = f"-{path.as_posix().replace('/', '-')}-"
-    data = next((name for name in known if f"-{name}-" in words), path.parts[0])
-    recipe = folder / "recipe.toml"
+    named = (name for name in known if f"-{name}-" in words)
+    data = path.parts[0] if path.parts[0] in known else next(named, path.parts[0])
+    recipe = (folder.parent if folder.name == "evaluation" else folder) / "recipe.toml"
     text = recipe.read_text() if recipe.exists() else json.dumps(found.get("settings", {}), sort_keys=True)
     seeds = re.findall(r'"?seed"? ?[=:] ?(\d+)', text)
     settings = re.sub(r'(description|"?seed"?) ?[=:] ?[^,\n}]*', "", text)
@@ -121,19 +151,20 @@ def name_of(path: Path, data: str) -> str:
     return re.sub(r"-(seed-?)?\d+$", "", name)
 
 
-def rows_of(records: Sequence[Record], results: Path) -> list[Row]:
+def rows_of(records: Sequence[Record]) -> list[Row]:
     """Return the rows of a data set, the best R@10 with seen items dropped first; where it is missing, that with seen items kept."""
-    rows: dict[tuple[str, ...], Row] = {}
+    rows: dict[tuple[bool, str, str], Row] = {}
     for record in records:
-        group = record.folder.relative_to(results).parts[0]
-        key = (group, record.name, record.settings)
-        rows.setdefault(key, Row(record.name, group == record.data)).runs.append(record)
+        key = (record.compared, record.name, record.settings)
+        rows.setdefault(key, Row(record.name, record.compared)).runs.append(record)
     rules = RULES[::-1]
     return sorted(rows.values(), key=lambda row: -next(v for r in rules if (v := row.mean(r, "recall@10")) >= 0))
 
 
 def link(path: Path) -> str:
-    """Return the address of a path from the page."""
+    """Return the address of a path from the page; of a run that is not in the repository, that of its comparison."""
+    while not path.exists():
+        path = path.parent
     return "../" + path.relative_to(RESULTS.parent).as_posix() if path.is_relative_to(RESULTS.parent) else path.name
 
 
@@ -248,16 +279,20 @@ def data_section(
         counts = ", ".join(f"{facts[name]:,} {name}" for name in ("users", "items", "interactions"))
         yield f"{counts}; fields {', '.join(facts['fields'])}; {facts['protocol']}."
         yield ""
-    rows = rows_of(records, results)
+    rows = rows_of(records)
     compared, single = [row for row in rows if row.compared], [row for row in rows if not row.compared]
     for title, some in ((f"Comparison on {data}", compared), (f"Single runs on {data}", single)):
         if some:
             yield f"### {title}"
             yield ""
-            files = [results / data / name for name in ("table.md", "comparison.json")] if some is compared else []
-            if links := [f"[{file.name}]({link(file)})" for file in files if file.exists()]:
-                yield f"With significance, times and the protocol: {', '.join(links)}."
+            comparison = results / data / COMPARISON
+            if some is compared:
+                files = [file for file in (comparison.with_name("table.md"), comparison) if file.exists()]
+                links = ", ".join(f"[{file.name}]({link(file)})" for file in files)
+                yield f"Significance, costs of every stage and the protocol: {links}."
                 yield ""
+                if failed := list(failures(comparison)):
+                    yield from [*failed, ""]
             yield from metric_table(some)
             yield from slice_table(some)
             yield from paired_table(sorted({run.folder for row in some for run in row.runs}))

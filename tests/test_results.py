@@ -38,6 +38,7 @@ def test_every_run_is_shown(page):
     ("path", "data", "name"),
     [
         ("scientific/resid-0", "scientific", "resid"),
+        ("scientific/runs/resid-e1-2/evaluation", "scientific", "resid-e1"),
         ("scientific/runs/resid-e1/seed-2", "scientific", "resid-e1"),
         ("complete-journey/sasrec-fields/0", "complete-journey", "sasrec-fields"),
         ("sequential/scientific-s3rec-fields/seed-1", "scientific", "s3rec-fields"),
@@ -49,7 +50,8 @@ def test_names(page, tmp_path, path, data, name):
     folder.mkdir(parents=True)
     metrics = dict.fromkeys(page.METRICS, 0.25)
     (folder / "test.json").write_text(json.dumps({"seen_kept": metrics, "seen_dropped": metrics}))
-    (folder / "recipe.toml").write_text('[generator]\nkind = "t5"\nseed = 2\n')
+    place = folder.parent if folder.name == "evaluation" else folder
+    (place / "recipe.toml").write_text('[generator]\nkind = "t5"\nseed = 2\n')
     record = page.read_record(folder, tmp_path, ["scientific", "beauty"])
     assert (record.data, record.name, record.seed) == (data, name, 2)
 
@@ -58,11 +60,18 @@ def test_new_comparison(page, tmp_path):
     """A comparison has its own table with mean and deviation over seeds, also on a data set without facts or notes."""
     for name in ("datasets.json", "published.json"):
         shutil.copy(RESULTS / name, tmp_path)
+    runs = []
     for seed, recall in enumerate((0.1, 0.2)):
-        folder = tmp_path / "shop" / f"resid-{seed}"
-        folder.mkdir(parents=True)
-        found = dict.fromkeys(page.METRICS, recall)
-        (folder / "test.json").write_text(json.dumps({"settings": {"seed": seed}, "seen_kept": found}))
+        metrics = dict.fromkeys(page.METRICS, recall)
+        run = {"label": f"seed {seed}", "folder": f"runs/resid-{seed}", "error": None}
+        runs.append(run | {"metrics": {"seen_kept": metrics, "seen_dropped": metrics}})
+    failed = {"label": "seed 0", "folder": "runs/tiger-0", "error": "the Dataset has no titles.", "metrics": {}}
+    rows = [{"name": "resid", "runs": runs}, {"name": "tiger", "runs": [failed]}]
+    evaluation = tmp_path / "shop" / "runs" / "resid-0" / "evaluation"
+    evaluation.mkdir(parents=True)
+    slices = {f"target {name}": {"users": 3, "ndcg@10": 0.3} for name in ("popular", "rare", "unseen")}
+    (evaluation / "test.json").write_text(json.dumps({"seen_kept": metrics, "slices": slices}))
+    (tmp_path / "shop" / "comparison.json").write_text(json.dumps({"rows": rows}))
     (tmp_path / "shop" / "table.md").write_text("")
     (tmp_path / "analyses" / "shop").mkdir(parents=True)
     for end in ("png", "svg"):
@@ -70,7 +79,10 @@ def test_new_comparison(page, tmp_path):
     text = page.make_page(tmp_path)
     section = text[text.index("## shop") :]
     assert "### Comparison on shop" in section
+    assert "### Single runs on shop" not in section
     assert "| 0, 1 | **.1500** ± .0707 |" in section
+    assert "| .3000 | .3000 | .3000 |" in section
+    assert "- `tiger`, seed 0, failed: the Dataset has no titles." in section
     assert "[table.md](" in section
     assert section.count("![tree map](") == 1
 
