@@ -101,11 +101,9 @@ def test_times_do_not_depend_on_the_session(spark, tmp_path):
     assert Dataset.from_tables(log, k_core=1).fingerprint == data.fingerprint
 
 
-@pytest.mark.parametrize("dates", [False, True])
-def test_time_split(spark, shop, tmp_path, monkeypatch, dates):
+def test_time_split(spark, shop, tmp_path, monkeypatch):
     moments = pl.from_epoch("timestamp", time_unit="ms").dt.cast_time_unit("us")
-    log = shop.interaction_table.with_columns(timestamp=moments) if dates else shop.interaction_table
-    log.write_parquet(tmp_path / "log.parquet")
+    shop.interaction_table.with_columns(timestamp=moments).write_parquet(tmp_path / "log.parquet")
     monkeypatch.setattr(SparkEngine, "_INTERACTIONS_PER_PART", 1_000)
     options = {"split": "time", "validate_from": "0.7", "test_from": "0.85", "targets": "all"}
     for engine in ("polars", "spark"):

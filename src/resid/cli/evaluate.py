@@ -19,12 +19,12 @@ Decoding = Literal["beam", "exact", "free"]
 
 _BEYOND_ACCURACY = {  # metric → its name and format in the table
     "mrr": ("MRR", "{:.4f}"),
-    "coverage": ("coverage", "{:.1%}"),
+    "coverage": ("cover", "{:.1%}"),
     "gini": ("Gini", "{:.3f}"),
-    "novelty": ("novelty (bits)", "{:.2f}"),
-    "diversity": ("diversity", "{:.3f}"),
-    "long_tail": ("long tail", "{:.1%}"),
-    "popularity_lift": ("popularity lift", "{:+.2f}"),
+    "novelty": ("novel", "{:.2f}"),
+    "diversity": ("diverse", "{:.3f}"),
+    "long_tail": ("tail", "{:.1%}"),
+    "popularity_lift": ("lift", "{:+.2f}"),
 }
 
 
@@ -143,6 +143,11 @@ def _print(found: dict[str, dict[str, Any]]) -> None:
         highlight=False,
     )
     output.print(_beyond_accuracy_table(found))
+    output.print(
+        "cover: share of the catalogue in the lists; Gini: 0 if all items are recommended equally often; novel: self-information "
+        "in bits; diverse: share of differing fields; tail: share of the long tail; lift: popularity compared with the histories",
+        highlight=False,
+    )
     if "against" in metrics:
         title = f"Difference to {escape(metrics['against']['model'])}"
         differences = Table("", *short, title=title, title_justify="left")
@@ -182,8 +187,9 @@ def _beyond_accuracy_table(found: dict[str, dict[str, Any]]) -> Table:
     k = max(int(name.split("@")[1]) for name in named)
     columns = [name for name in _BEYOND_ACCURACY if f"{name}@{k}" in named]
     table = Table(title=f"The top {k} beyond accuracy", title_justify="left")
-    for column in ("", *(_BEYOND_ACCURACY[name][0] for name in columns)):
-        table.add_column(column, overflow="fold")
+    table.add_column("", overflow="fold")
+    for name in columns:
+        table.add_column(_BEYOND_ACCURACY[name][0], no_wrap=True)
     for ranking, label, values in _rows(found):
         cells = values["beyond_accuracy"][ranking]
         table.add_row(

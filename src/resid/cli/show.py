@@ -138,7 +138,7 @@ def _length_histogram(data: "Dataset") -> Table:
 def epochs_table(history: Sequence[dict[str, Any]], best: int) -> Table:
     """Return the losses and the Recall and NDCG at 10 of every evaluated epoch; the best one is marked."""
     columns = sorted({name for record in history for name in record if name.endswith(("recall@10", "ndcg@10"))})
-    table = Table("epoch", "loss", *columns, title="Validation", title_justify="left")
+    table = Table("epoch", "loss", *columns, title="Validation during training, seen items kept", title_justify="left")
     for record in (record for record in history if any(name in record for name in columns)):
         is_best = record["epoch"] == best
         values = (f"{record[name]:.4f}" if name in record else "–" for name in columns)
@@ -149,7 +149,9 @@ def epochs_table(history: Sequence[dict[str, Any]], best: int) -> Table:
 
 def quality_table(found: dict[str, dict[str, Any]]) -> Table:
     """Return the quality of an encoder on some splits."""
-    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the embeddings", title_justify="left")
+    table = Table(
+        "", "R@5", "N@5", "R@10", "N@10", title="Quality of the embeddings, seen items kept", title_justify="left"
+    )
     for split, values in found.items():
         for metric, name in (("metric1", "Metric 1: all fields masked"), ("metric2", "Metric 2: item ID masked")):
             columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
