@@ -4,8 +4,10 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const { runs, items } = content;
 const evaluated = runs.filter((run) => run.evaluation);
 const RULE = "The whole catalogue is ranked for every test user. Seen items kept: items of the user's history stay in the ranking. " +
-  "Seen items dropped: they are removed from it, and a target among them counts as missed. Brackets: 95% bootstrap intervals over users.";
-const interval = ([value, low, high], shown) => [shown(value), el("small", {}, `${shown(low)}–${shown(high)}`)];
+  "Seen items dropped: they are removed from it, and a target among them counts as missed. Small figures: 95% bootstrap intervals over users.";
+const bare = (text) => text.replace(/^([+−]?)0\./, "$1.");
+const interval = ([value, low, high], shown, between = "–") => [shown(value), el("small", {}, bare(shown(low)) + between, el("wbr"), bare(shown(high)))];
+const PLAIN = [{ name: "", color: 0 }];
 const four = (value) => value.toFixed(4);
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(4);
 
@@ -26,7 +28,7 @@ function results() {
   }
   if (content.differences.length) {
     const rows = Object.keys(RANKINGS).flatMap((ranking) => content.differences.map((one) =>
-      [[data(one.run), el("small", {}, RANKINGS[ranking])], ...Object.keys(METRICS).map((metric) => interval(one[ranking][metric], signed))]));
+      [[data(one.run), el("small", {}, RANKINGS[ranking])], ...Object.keys(METRICS).map((metric) => interval(one[ranking][metric], signed, " to "))]));
     parts.push(table(`Difference to ${content.differences[0].to}, paired bootstrap over users`, ["", ...Object.values(METRICS)], rows));
   }
   const known = runs.filter((run) => Object.keys(run.validation).length);
@@ -45,7 +47,7 @@ function dataSection() {
   const steps = about.steps.map((step) => [step.step, count(step.users), count(step.items), count(step.interactions)]);
   const windows = `${count(about.windows.train)} train, ${count(about.windows.validation)} validation, ${count(about.windows.test)} test`;
   const fields = about.fields.map((field) => [data(field.name), field.kind, count(field.values), percent(field.missing)]);
-  const histogram = (title, bins) => barChart(title, [""], bins.map(([label, size]) => ({ label, bars: [{ value: size }] })), count);
+  const histogram = (title, bins) => barChart(title, PLAIN, bins.map(([label, size]) => ({ label, bars: [{ value: size }] })), count);
   return section("data", "Data",
     el("dl", { class: "figures" }, figures.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, count(value)))),
       el("div", {}, el("dt", {}, "density"), el("dd", {}, percent(about.density, 3)))),
@@ -66,8 +68,9 @@ function training() {
     stage.samples_per_second ? count(Math.round(stage.samples_per_second)) : "–", stage.finished ? time(stage.finished) : "–"]);
   return section("training", "Training",
     charts.length ? [el("p", { class: "muted" }, "Circles mark the epoch whose weights were kept. Validation metrics of different models may be of different samples of users."),
-      el("div", { class: "grid" }, charts.map(lineChart))] : el("p", { class: "muted" }, "Nothing was trained by epochs."),
-    rows.length ? table("Stages; times are those of the files, in UTC", [several ? "run" : "stage", "part", "epochs", "best epoch", "samples/s", "finished"], rows) : "");
+      el("div", { class: "grid" }, charts.map((chart) => lineChart(chart, several)))] : el("p", { class: "muted" }, "Nothing was trained by epochs."),
+    rows.length ? table("Stages", [several ? "run" : "stage", "part", "epochs", "best epoch", "samples/s", "finished"], rows) : "",
+    rows.length ? el("p", { class: "muted" }, "Finished: the time of the file in UTC.") : "");
 }
 
 const time = (iso) => iso.slice(0, 16).replace("T", " ");
@@ -87,7 +90,7 @@ function semanticIds() {
         el("div", {},
           purity.length ? [table("Purity: share of items with the most common value of their prefix", ["field", ...depths.map((depth) => plural(depth, "code"))], purity),
             el("p", { class: "muted" }, "Small: the same with shuffled items, as small groups are pure by chance.")] : "",
-          weights.length ? [barChart("Weights of the scores that rank items", [""], weights.map(([label, value]) => ({ label, bars: [{ value }] })), (value) => value.toFixed(3)),
+          weights.length ? [barChart("Weights of the scores that rank items", PLAIN, weights.map(([label, value]) => ({ label, bars: [{ value }] })), (value) => value.toFixed(3)),
             el("p", { class: "muted" }, `Fitted on validation users. Bias of items of the history: ${signed(run.weights.seen).slice(0, -1)}.`)] : ""))];
   });
   return section("ids", "Semantic IDs", parts);
@@ -108,7 +111,7 @@ function slices() {
       });
       return { label: name, note: plural(found.find(Boolean).users, "user"), bars };
     });
-    place.replaceChildren(barChart(`${METRICS[chosen.metric]}, ${RANKINGS[chosen.ranking]}`, evaluated.map((run) => run.name), groups, four));
+    place.replaceChildren(barChart(`${METRICS[chosen.metric]}, ${RANKINGS[chosen.ranking]}`, evaluated.map((run) => ({ name: run.name, color: runs.indexOf(run) })), groups, four));
   };
   draw();
   return section("slices", "Groups of users",

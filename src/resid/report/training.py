@@ -34,7 +34,7 @@ def training_content(runs: Mapping[str, tuple[Path, Recommender]]) -> dict[str, 
     """
     stages: list[dict[str, Any]] = []
     charts: dict[tuple[str, ...], dict[str, Any]] = {}
-    for name, (folder, model) in runs.items():
+    for number, (name, (folder, model)) in enumerate(runs.items()):
         for stage in read_stages(folder):
             part = model if stage.name in _RECOMMENDING else model.parts_.get(stage.name)
             kind = part.kind if part is not None else stage.name
@@ -47,14 +47,22 @@ def training_content(runs: Mapping[str, tuple[Path, Recommender]]) -> dict[str, 
             ]
             for phase, records in phases.items():
                 place = (kind, phase) if phase else (kind,)
-                _add(charts, ("loss", *place), f"Loss of {' '.join(place)}", name, records, "loss", best)
-                if len(runs) == 1:
-                    for term in sorted({term for record in records for term in record if term.startswith("loss.")}):
-                        _add(charts, ("loss", *place), "", term.removeprefix("loss."), records, term, 0)
+                title = f"Loss of the {stage.name} ({', '.join(place)})"
+                terms = _terms(records) if len(runs) == 1 else []
+                _add(charts, ("loss", *place), title, "total" if terms else name, number, records, "loss", best)
+                for color, term in enumerate(terms, 1):
+                    text = term.removeprefix("loss.")
+                    text = f"code {text}" if text.isdigit() else text
+                    _add(charts, ("loss", *place), title, text, color, records, term, 0)
                 for metric, text in _SHOWN.items():
                     shared = "generator or recommender" if stage.name in _RECOMMENDING else stage.name
-                    _add(charts, (metric, shared, phase), text, name, records, metric, best)
+                    _add(charts, (metric, shared, phase), text, name, number, records, metric, best)
     return {"stages": stages, "charts": list(charts.values())}
+
+
+def _terms(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the terms of a loss."""
+    return sorted({term for record in records for term in record if term.startswith("loss.")})
 
 
 def _own_history(part: Part | None) -> dict[str, Sequence[Mapping[str, Any]]]:
@@ -75,6 +83,7 @@ def _add(
     key: tuple[str, ...],
     title: str,
     name: str,
+    color: int,
     records: Sequence[Mapping[str, Any]],
     metric: str,
     best: int,
@@ -83,4 +92,4 @@ def _add(
     points = [(record["epoch"], record[metric]) for record in records if metric in record]
     if points:
         chart = charts.setdefault(key, {"title": title, "series": []})
-        chart["series"].append({"name": name, "points": points, "best": best or None})
+        chart["series"].append({"name": name, "color": color, "points": points, "best": best or None})

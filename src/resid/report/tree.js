@@ -117,8 +117,10 @@ function idTree(tree, items, name) {
     map.setAttribute("aria-label", `${called(current)}: ${below.length} boxes. Arrow keys move, Enter zooms in, Escape zooms out.`);
     const hidden = nodes.size[current] - below.reduce((sum, node) => sum + nodes.size[node], 0);
     const boxes = squarify([...below.map((node) => nodes.size[node]), ...(below.length && hidden ? [hidden] : [])], 0, 0, width, height);
+    const focused = map.contains(document.activeElement) ? document.activeElement.dataset.node : null;
     map.replaceChildren(...below.map((node, index) => button(node, boxes[index], colors, index)));
     if (below.length && hidden) map.append(place(el("div", { class: "box rest" }, el("span", {}, `${count(hidden)} more items`)), boxes.at(-1)));
+    if (focused) map.querySelector(`[data-node="${focused}"]`)?.focus({ preventScroll: true });
     if (!below.length) map.append(el("p", { class: "muted" }, "This prefix is not expanded, as the report is bounded."));
   }
 
@@ -139,7 +141,7 @@ function idTree(tree, items, name) {
       one.append(el("span", { class: "title" }, el("b", {}, nodes.code[node]), roomy ? [" ", data(title)] : ""));
     }
     const grand = children[node];
-    if (grand.length && roomy) {
+    if (grand.length && box.w > 40 && box.h > 44) {
       const inside = el("span", { class: "inside", "aria-hidden": "true" });
       const cells = squarify(grand.map((child) => nodes.size[child]), 0, 0, box.w - 8, box.h - 28);
       grand.forEach((child, at) => {
@@ -149,7 +151,7 @@ function idTree(tree, items, name) {
       });
       one.append(inside);
     } else if (roomy && leaf && nodes.size[node] > 1) one.append(el("span", { class: "title" }, plural(nodes.size[node], "item")));
-    one.addEventListener("click", () => canOpen(node) && go(node));
+    one.addEventListener("click", (event) => (canOpen(node) ? go(node) : tooltip(node, event.clientX, event.clientY)));
     one.addEventListener("pointermove", (event) => event.pointerType !== "touch" && tooltip(node, event.clientX, event.clientY));
     one.addEventListener("pointerleave", hideTip);
     one.addEventListener("focus", () => {

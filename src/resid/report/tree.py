@@ -40,11 +40,11 @@ class ItemLabels:
 
 
 def _label(row: dict[str, Any], field_names: tuple[str, ...]) -> str:
-    """Return the title of an item, or its first and its last field if it has none."""
+    """Return the title of an item, or its first and its last field and its id if it has none."""
     if row.get("title"):
         return one_line(str(row["title"]), _LABEL)
     ends = dict.fromkeys(name for name in (*field_names[:1], *field_names[-1:]) if row[name] is not None)
-    return one_line(" · ".join(str(row[name]) for name in ends), _LABEL)
+    return one_line(" · ".join(str(row[name]) for name in (*ends, "item")), _LABEL)
 
 
 def id_tree(ids: SemanticIds, data: Dataset, labels: ItemLabels, max_nodes: int) -> dict[str, Any]:
