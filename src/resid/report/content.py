@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from resid.report.tree import ItemLabels, id_tree
 from resid.runs import load, load_dataset, read_evaluation, read_run, read_settings
 
 MAX_NODES = 6_000  # of all ID trees of a page together
+_LEAST_NODES = 300  # of an ID tree, however many there are
 _EXAMPLE_RUNS = 4  # whose recommendations are shown
 _CUTOFFS = (5, 10)
 _RANKINGS = {"kept": "rank", "dropped": "rank_seen_dropped"}  # → column of an evaluation's table
@@ -67,7 +68,7 @@ def report_content(
     labels = ItemLabels(dataset)
     with (progress or Silent()).bar("Report", len(paths) + 1, unit="steps") as advance:
         runs = [_open(name, path, dataset) for name, path in zip(_names(paths), paths, strict=True)]
-        share = MAX_NODES // max(1, sum(run.model.ids_ is not None for run in runs))
+        share = max(_LEAST_NODES, MAX_NODES // max(1, sum(run.model.ids_ is not None for run in runs)))
         described = []
         for run in runs:
             described.append(_run_content(run, dataset, labels, share))
@@ -79,7 +80,7 @@ def report_content(
         advance(1)
     return {
         "title": "Report of " + (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
-        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"Python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
         "platform": f"{platform.system()} {platform.machine()}",
         "data": data_content(dataset),

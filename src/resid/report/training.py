@@ -43,7 +43,8 @@ def training_content(runs: Mapping[str, tuple[Path, Recommender]]) -> dict[str, 
             best = getattr(part, "best_epoch_", 0) if len(phases) == 1 else 0
             row = {"run": name, "stage": stage.name, "kind": kind, "finished": finished}
             stages += [
-                row | _facts(records, phase, best if not phase else 0) for phase, records in (phases or {"": []}).items()
+                row | _facts(records, phase, best if not phase else 0)
+                for phase, records in (phases or {"": []}).items()
             ]
             for phase, records in phases.items():
                 place = (kind, phase) if phase else (kind,)

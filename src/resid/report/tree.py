@@ -111,7 +111,9 @@ def id_tree(ids: SemanticIds, data: Dataset, labels: ItemLabels, max_nodes: int)
     }
 
 
-def _choose(ids: SemanticIds, sizes: list[NDArray[np.int64]], max_nodes: int) -> tuple[list[tuple[int, int, int]], bool]:
+def _choose(
+    ids: SemanticIds, sizes: list[NDArray[np.int64]], max_nodes: int
+) -> tuple[list[tuple[int, int, int]], bool]:
     """Return parent, depth and node of the nodes that are shown, the root first, and whether these are all."""
     chosen, complete = [(-1, 0, 0)], True
     waiting = [(-len(ids), 0)]  # (−size, place in `chosen`): the largest node is expanded next
@@ -153,9 +155,7 @@ def _majority(nodes: NDArray[np.int64], codes: NDArray[np.int64]) -> tuple[NDArr
     return pairs[first] % width, counts[first]
 
 
-def _popular(
-    nodes: NDArray[np.int64], counts: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> list[NDArray[np.int64]]:
+def _popular(nodes: NDArray[np.int64], counts: NDArray[np.int64], wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     """Return the items of some nodes that occur most often in training."""
     order = np.lexsort((-counts, nodes))
     begin = np.searchsorted(nodes[order], wanted)

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -296,7 +296,7 @@ def read_stages(folder: str | Path) -> list[StageRecord]:
         found.append(
             StageRecord(
                 name,
-                datetime.fromtimestamp(part.stat().st_mtime, tz=timezone.utc) if part.is_file() else None,
+                datetime.fromtimestamp(part.stat().st_mtime, tz=UTC) if part.is_file() else None,
                 {" ".join(file.parent.relative_to(training).parts): _read_metrics(file) for file in files},
             )
         )
@@ -316,7 +316,9 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
         if not all(isinstance(record, dict) and isinstance(record.get("epoch"), int) for record in records):
             raise ValueError("a line is not the metrics of an epoch")
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: damaged ({first_line(error)}); remove this file, which only reports read.") from error
+        raise InputError(
+            f"{path}: damaged ({first_line(error)}); remove this file, which only reports read."
+        ) from error
     return records
 
 
