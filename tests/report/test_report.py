@@ -163,7 +163,7 @@ class TestTree:
         expanded = {parent for parent in nodes["parent"] if parent > 0}
         assert expanded == {1, 3}  # the second of 30 items does not fit after the first, the last of 4 does
         many = SemanticIds(np.arange(data.n_items)[:, None] // 2)
-        assert id_tree(many, data, ItemLabels(data), 40)["nodes"]["parent"] == [-1]
+        assert id_tree(many, data, ItemLabels(data), 20)["nodes"]["parent"] == [-1]
 
     def test_without_fields(self, shop):
         data = Dataset.from_tables(shop.interaction_table)

@@ -45,6 +45,8 @@ function idTree(tree, items, name) {
     const place = fields[column].majority[node];
     return place < 0 ? "missing" : fields[column].values[place];
   };
+  // The values of a level of a path contain the levels above it; a box has room for the last one.
+  const short = (node) => (fields[field].path ? value(node).split(" > ").at(-1) : value(node));
   const share = (node, column = field) => fields[column].share[node];
   const canOpen = (node) => children[node].length > 0;
 
@@ -137,7 +139,7 @@ function idTree(tree, items, name) {
     paint(node, one, colors);
     const leaf = nodes.depth[node] === tree.levels;
     if (box.w > 20 && box.h > 15) {
-      const title = leaf && nodes.size[node] === 1 && roomy ? items[nodes.examples[node][0]][1] : fields.length ? value(node) : "";
+      const title = leaf && nodes.size[node] === 1 && roomy ? items[nodes.examples[node][0]][1] : fields.length ? short(node) : "";
       one.append(el("span", { class: "title" }, el("b", {}, nodes.code[node]), roomy ? [" ", data(title)] : ""));
     }
     const grand = children[node];

@@ -67,7 +67,7 @@ def id_tree(ids: SemanticIds, data: Dataset, labels: ItemLabels, max_nodes: int)
     dict
         ``nodes``, columns by name, one value per node and the root first: ``parent``, ``depth``, ``code``, ``size``,
         ``children`` (how many there are) and ``examples`` (numbers of items); ``fields``, a list with the ``name`` of every
-        field, its ``values``, the most frequent first, the most common value of every node (``majority``, -1 for a missing
+        field, whether it is a level of a ``path``, its ``values``, the most frequent first, the most common value of every node (``majority``, -1 for a missing
         value), the share of the node's items that have it (``share``), and the ``purity`` of every depth; ``complete``, whether
         all nodes are there; and the bounds.
     """
@@ -95,7 +95,9 @@ def id_tree(ids: SemanticIds, data: Dataset, labels: ItemLabels, max_nodes: int)
         values, places = _by_frequency(data, name, codes, majority)
         shares = (count / columns["size"]).round(3).tolist()
         purity = _purity(of_depth, codes)
-        fields.append({"name": name, "values": values, "majority": places, "share": shares, "purity": purity})
+        is_path = data.field_kinds[name] == "path"
+        field = {"name": name, "path": is_path, "values": values, "majority": places, "share": shares, "purity": purity}
+        fields.append(field)
     return {
         "levels": ids.levels,
         "nodes": {
