@@ -8,6 +8,7 @@ import resid
 from resid import Dataset, InputError, Recipe
 from resid.data import synthetic_shop
 from resid.quantize import GAOQ, HierarchicalKMeans
+from resid.runs import Run
 
 SMALL = {"width": 16, "heads": 2, "ffn_width": 16, "layers": 1, "epochs": 1}
 ENCODERS = {"famae": SMALL, "sasrec": SMALL, "bert4rec": SMALL, "text": {"columns": ("title",)}}
@@ -92,3 +93,11 @@ def test_one_item():
 def test_codebooks_larger_than_the_catalogue(data):
     with pytest.raises(InputError, match=r"n_samples=\d+ should be >= codebook_size=256"):
         resid.fit(data, "tiger", changes=small("tiger") | {"quantizer.codebook_size": 256})
+
+
+@pytest.mark.parametrize("recipe", ["resid-codes", "letter", "unger"])
+def test_two_streams_of_codes_need_eager(recipe, data, monkeypatch):
+    """Refused before anything is fitted."""
+    monkeypatch.delattr(Run, "stage")
+    with pytest.raises(InputError, match="'two-streams' generates two IDs per item and needs the method 'eager'"):
+        resid.fit(data, recipe, changes={"generator.kind": "two-streams"})

@@ -575,3 +575,9 @@ class TestRecipe:
             match=r"'etegrec' trains an RQ-VAE .* the quantizer 'rq-kmeans'; set quantizer\.kind to \"rq-vae\"",
         ):
             resid.fit(shop_data, "etegrec", changes=changes | {"quantizer.kind": "rq-kmeans"})
+
+    def test_ids_with_collisions(self, shop_data, monkeypatch):
+        """Refused before anything is fitted."""
+        monkeypatch.delattr(Run, "stage")
+        with pytest.raises(InputError, match=r"'etegrec' needs unique IDs; set quantizer\.collisions to"):
+            resid.fit(shop_data, "etegrec", changes=RECIPE | {"quantizer.collisions": "keep"})

@@ -94,7 +94,7 @@ def test_another_quantizer(data, quick):
 def test_a_generator_that_trains_another_quantizer(data, quick, monkeypatch):
     """Refused before anything is fitted."""
     monkeypatch.delattr(Run, "stage")
-    with pytest.raises(InputError, match="'etegrec' trains an RQ-VAE further, not LETTER's tokenizer; use another"):
+    with pytest.raises(InputError, match="'etegrec' trains an RQ-VAE further and cannot use the quantizer 'letter'"):
         resid.fit(data, "letter", changes={**quick, "generator.kind": "etegrec"})
 
 

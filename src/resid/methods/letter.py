@@ -7,7 +7,7 @@ from resid.core.part import PartSpec
 from resid.core.registry import find_part
 from resid.data.dataset import Dataset
 from resid.methods.method import method
-from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, trains_quantizer
+from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, require_matching
 from resid.recommend import Recommender
 from resid.runs import Run
 
@@ -20,10 +20,7 @@ def fit_letter(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomm
             f"the method 'letter' needs a quantizer that reads collaborative vectors, as 'letter', not "
             f"'{parts['quantizer'].kind}'; for other quantizers use the method 'semantic-ids'."
         )
-    if trains_quantizer(parts["generator"]):
-        raise InputError(
-            f"[generator] '{parts['generator'].kind}' trains an RQ-VAE further, not LETTER's tokenizer; use another, such as t5."
-        )
+    require_matching(parts["generator"], parts["quantizer"])
     text_encoder, text = fit_encoder(run, parts["text_encoder"], data, "text_encoder")
     collaborative_encoder, collaborative = fit_encoder(
         run, parts["collaborative_encoder"], data, "collaborative_encoder"

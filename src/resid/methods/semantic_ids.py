@@ -7,7 +7,7 @@ from resid.core.errors import InputError
 from resid.core.part import Input, PartSpec
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.settings import GeneratorSettings
+from resid.generate.settings import GeneratorSettings, TwoStreamSettings
 from resid.methods.method import method
 from resid.quantize.ids import SemanticIds
 from resid.recommend import Recommender
@@ -31,11 +31,22 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
 
 
 def require_matching(generator: PartSpec, quantizer: PartSpec) -> None:
-    """Raise an `InputError`, before anything is fitted, if a generator trains the quantizer further and it is no RQ-VAE."""
-    if trains_quantizer(generator) and quantizer.kind != "rq-vae":
+    """Raise an `InputError`, before anything is fitted, if a generator cannot work with the IDs of a quantizer."""
+    if isinstance(generator.settings, TwoStreamSettings):
+        raise InputError(
+            f"[generator] '{generator.kind}' generates two IDs per item and needs the method 'eager'; use the recipe eager, or "
+            "another generator, such as t5."
+        )
+    if not trains_quantizer(generator):
+        return
+    if quantizer.kind != "rq-vae":
         raise InputError(
             f"[generator] '{generator.kind}' trains an RQ-VAE further and cannot use the quantizer '{quantizer.kind}'; set "
             'quantizer.kind to "rq-vae", or use another generator, such as t5.'
+        )
+    if quantizer.settings.to_dict()["collisions"] != "deduplicate":
+        raise InputError(
+            f"[generator] '{generator.kind}' needs unique IDs; set quantizer.collisions to \"deduplicate\"."
         )
 
 
