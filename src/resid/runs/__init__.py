@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from resid.runs.cost import Cost, measured, read_cost
     from resid.runs.run import (
         Run,
         RunRecord,
@@ -13,14 +14,29 @@ if TYPE_CHECKING:
         load_stage,
         read_evaluation,
         read_run,
+        stage_key,
         write_evaluation,
     )
 
-__all__ = ["Run", "RunRecord", "load", "load_dataset", "load_stage", "read_evaluation", "read_run", "write_evaluation"]
+__all__ = [
+    "Cost",
+    "Run",
+    "RunRecord",
+    "load",
+    "load_dataset",
+    "load_stage",
+    "measured",
+    "read_cost",
+    "read_evaluation",
+    "read_run",
+    "stage_key",
+    "write_evaluation",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "run": "Run RunRecord load load_dataset load_stage read_evaluation read_run write_evaluation",
+        "cost": "Cost measured read_cost",
+        "run": "Run RunRecord load load_dataset load_stage read_evaluation read_run stage_key write_evaluation",
     },
 )
