@@ -32,7 +32,20 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
-    "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},
+    "comparison": {"core", "data", "evaluate", "methods", "runs", "train"},
+    "cli": {
+        "comparison",
+        "core",
+        "data",
+        "encode",
+        "evaluate",
+        "generate",
+        "methods",
+        "quantize",
+        "recommend",
+        "runs",
+        "train",
+    },
 }
 
 
