@@ -160,6 +160,7 @@ class _Comparison:
         self.folder, self.data, self.rows, self.seeds = folder, data, rows, seeds
         self.place, self.console = place, console
         self.tuning: dict[str, Any] = {}
+        self.untuned = dict[str, str]()  # rows whose trials all failed, and why
         self.results = dict[Task, Result | None]()
         self.errors = dict[Task, str]()
         self.waiting = list[Task]()
@@ -169,12 +170,13 @@ class _Comparison:
         """Search settings, and replace the rows by those with the best settings."""
         if not spaces:
             return
+        self._write(self._record(significance=False))  # says whose folder this is
         search = Search(self.rows, spaces, self.folder / TUNING, self.data, trials, self.seeds[0])
         display = Display(self.console, "Tuning", {}, [], {}, len(self.place.devices))
         display.total = search.left
         with display:
             run_tasks(search, self.place, display)
-        best = dict(zip(search.rows, search.tuned(), strict=True))
+        best, self.untuned = search.tuned(), search.failures()
         self.rows = [best.get(row.name, row) for row in self.rows]
         self.tuning = search.record()
         self.n_run += display.ended
@@ -187,9 +189,10 @@ class _Comparison:
             for row in self.rows
             if seed in row.seeds(self.seeds)
         ]
-        self.results = {task: read_result(task, self.data) for task in tasks}
+        self.results = {t: None if t.row in self.untuned else read_result(t, self.data) for t in tasks}
         there = {task: result for task, result in self.results.items() if result is not None}
-        self.waiting = [task for task in tasks if task not in there]
+        self.errors = {task: self.untuned[task.row] for task in tasks if task.row in self.untuned}
+        self.waiting = [task for task in tasks if task not in there and task not in self.errors]
         if not self.waiting:
             return
         self._write(self._record(significance=False))  # says whose folder this is

@@ -96,13 +96,20 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):  # it ended at once; its exit code says more
             _stream(self.process.stdin).write(json.dumps(order) + "\n")
             _stream(self.process.stdin).flush()
-        threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
+        self.listener.start()
 
     def _listen(self, messages: "Queue[tuple[_Worker, dict[str, Any]]]") -> None:
         for line in _stream(self.process.stdout):
             messages.put((self, json.loads(line)))
         self.process.wait()
         messages.put((self, {"ended": self.process.returncode}))
+
+    def close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        self.listener.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            _stream(stream).close()
 
     def why(self, code: int) -> str:
         """Return why the process ended with an exit code, if it did not say so."""
@@ -135,6 +142,7 @@ def run_tasks(source: Source, place: Workplace, display: Display) -> None:
                     display.reported(worker.task, message)
                 continue
             running.remove(worker)
+            worker.close()
             free.append(worker.device)
             error = errors.get(worker, worker.why(message["ended"]))
             source.finished(worker.task, error)
@@ -156,6 +164,7 @@ def _stop(running: list[_Worker]) -> None:
             if worker.process.poll() is None:
                 worker.process.kill()
                 worker.process.wait()
+            worker.close()
 
 
 def check_devices(devices: tuple[str, ...], jobs: int | None) -> tuple[str, ...]:

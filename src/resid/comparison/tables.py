@@ -41,7 +41,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     lines += [*_markdown_table(["method", "stage", "time", "peak memory"], _costs(record)), ""]
     if record["tuning"]:
         lines += ["## Tuning", "", f"By NDCG@10 of validation users, {RULES['seen_kept'][0].lower()}.", ""]
-        lines += [*_markdown_table(["method", "trials", "best settings", "N@10"], _tuned(record)), ""]
+        lines += [*_markdown_table(["method", "trials that ended well", "best settings", "N@10"], _tuned(record)), ""]
     lines += ["## Protocol", "", *_protocol(record), ""]
     return "\n".join(lines)
 
@@ -188,7 +188,8 @@ def _tuned(record: Mapping[str, Any]) -> Iterator[list[str]]:
     for name, study in record["tuning"].items():
         done = [trial for trial in study["trials"] if trial["value"] is not None]
         best = ", ".join(f"{setting} = {value}" for setting, value in study["best"].items())
-        yield [_cell(name), str(len(done)), _cell(best), f"{max(trial['value'] for trial in done):.4f}"]
+        value = f"{max(trial['value'] for trial in done):.4f}" if done else ""
+        yield [_cell(name), f"{len(done)} of {len(study['trials'])}", _cell(best), value]
 
 
 def _protocol_sentence(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """Search of listed settings on validation users, with Optuna; the study is a file, so an interrupted search continues."""
 
+import hashlib
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +84,6 @@ class Search:
         self.studies = {name: self._open(name, trials) for name in self.rows}
         self.wanted = {name: trials or math.prod(map(len, space.values())) for name, space in spaces.items()}
         self.running: dict[Task, Trial] = {}
-        self.errors = dict[str, str]()
 
     def _open(self, name: str, trials: int | None) -> "Study":
         """Return the study of a row; what an interrupted search was trying is tried first."""
@@ -93,7 +94,7 @@ class Search:
         study: Study = optuna.create_study(
             storage=f"sqlite:///{self.folder / STUDIES}",
             sampler=optuna.samplers.TPESampler(seed=self.seed),
-            study_name=f"{row.name}, seed {self.seed}: {shown}",
+            study_name=f"{row.name} ({self._digest(row)}): {shown}",
             direction="maximize",
             load_if_exists=True,
         )
@@ -104,6 +105,13 @@ class Search:
             for values in itertools.product(*space.values()):
                 study.enqueue_trial(dict(zip(space, values, strict=True)), skip_if_exists=True)
         return study
+
+    def _digest(self, row: Row) -> str:
+        """Return a checksum of all that the results of a row's trials depend on."""
+        recipe = row.seeded(self.seed)
+        files = [digest for spec in recipe.parts.values() for digest in spec.settings.file_digests()]
+        content = json.dumps([self.data.fingerprint, recipe.toml(), files])
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @property
     def left(self) -> int:
@@ -142,26 +150,28 @@ class Search:
         trial, study = self.running.pop(task), self.studies[task.row]
         result = read_result(task, self.data) if error is None else None
         if result is None:
-            self.errors[task.row] = error or "the trial left no result"
-            trial.set_user_attr("error", self.errors[task.row])
+            trial.set_user_attr("error", error or "the process left no result.")
             study.tell(trial, state=_optuna().trial.TrialState.FAIL)
         else:
             trial.set_user_attr("seconds", result.seconds)
             study.tell(trial, result.metrics(_RANKING)[_METRIC])
 
-    def tuned(self) -> list[Row]:
-        """Return the rows with their best settings; raise an `InputError` if all trials of a row failed."""
-        return [row.changed([f"{s}={v}" for s, v in self._best(name).items()]) for name, row in self.rows.items()]
+    def tuned(self) -> dict[str, Row]:
+        """Return the rows with their best settings, by the name of the row; without those whose trials all failed."""
+        found = {name: (row, self._best(name)) for name, row in self.rows.items()}
+        return {name: row.changed([f"{s}={v}" for s, v in best.items()]) for name, (row, best) in found.items() if best}
+
+    def failures(self) -> dict[str, str]:
+        """Return why there are no best settings, for the rows whose trials all failed."""
+        return {
+            name: f"all trials failed: {self._finished(name)[0].user_attrs['error']}"
+            for name in self.rows
+            if not self._best(name)
+        }
 
     def _best(self, name: str) -> dict[str, str]:
         done = [trial for trial in self._finished(name) if trial.value is not None]
-        if not done:
-            raise InputError(f"all trials of '{name}' failed: {self._failures(name)[0]}")
-        best = max(done, key=lambda trial: (trial.value, -trial.number))
-        return dict(best.params)
-
-    def _failures(self, name: str) -> list[str]:
-        return [trial.user_attrs["error"] for trial in self._finished(name) if "error" in trial.user_attrs]
+        return dict(max(done, key=lambda trial: (trial.value, -trial.number)).params) if done else {}
 
     def record(self) -> dict[str, Any]:
         """Return every trial, and the best settings of every row, ready for JSON."""

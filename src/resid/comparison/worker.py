@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from resid.comparison.results import CUTOFFS, Task, fitted_record
 from resid.core.errors import InputError, TrainingError, first_line
@@ -22,6 +22,9 @@ from resid.core.progress import Advance
 from resid.core.runtime import Runtime
 from resid.data.dataset import Dataset
 from resid.methods.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 _SECONDS_BETWEEN_REPORTS = 0.5
 
@@ -92,13 +95,10 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     from resid.methods.fit import fit
     from resid.runs import load, measured, write_evaluation
     from resid.runs.run import EVALUATION
-    from resid.train import open_fabric
 
     data, recipe = Dataset.load(order["data"]), Recipe.parse(order["name"], order["toml"])
     task = Task(order["name"], order["label"], recipe, Path(order["folder"]), order["split"])
-    chosen = (order["accelerator"], 1, order["precision"])
-    # Without one, a part that trains uses one CPU process, and others need not import Lightning.
-    fabric = open_fabric(*chosen) if chosen != ("cpu", 1, "32-true") else None
+    fabric = _fabric(order["accelerator"], order["precision"])
     if fitted_record(task, data) is not None:
         model = load(task.folder)
     else:
@@ -112,6 +112,15 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     write_evaluation(
         task.folder, task.split, {**about, **found.metrics(CUTOFFS), "environment": environment}, found.table()
     )
+
+
+def _fabric(accelerator: str, precision: Any) -> "Fabric | None":
+    """Return the device; None is one CPU process, for which a recommender without a network need not import torch."""
+    if (accelerator, precision) == ("cpu", "32-true"):
+        return None
+    from resid.train import open_fabric
+
+    return open_fabric(accelerator, 1, precision)
 
 
 def _end_with_parent() -> None:
