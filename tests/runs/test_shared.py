@@ -1,24 +1,21 @@
 """Stages that several runs share, and what a stage cost."""
 
 import json
+import shutil
 import subprocess
 import sys
+import time
+from threading import Thread
 
 import pytest
 
 import resid
 from resid import Dataset, Runtime
+from resid.core.locks import exclusive
 from resid.runs import load_stage, measured, read_cost, read_run
 from tests.runs.test_run import Recorder
 
 TINY = {"encoder.width": 16, "encoder.ffn_width": 16, "epochs": 1, "generator.width": 16, "generator.layers": 1}
-FIT = """
-import sys, resid
-from resid import ConsoleProgress, Runtime
-data, folder, stages = sys.argv[1:]
-changes = {"recommender.width": 16, "recommender.ffn_width": 16, "epochs": 3}
-resid.fit(data, "sasrec", folder, changes=changes, stages=stages, runtime=Runtime(progress=ConsoleProgress()))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +54,26 @@ def test_keys_are_those_of_a_single_run(data, tmp_path):
     assert read_run(tmp_path / "run").stages["recommender"] == f"../stages/{alone}"
 
 
-def test_of_two_at_the_same_time_one_fits_and_the_other_waits(data, tmp_path):
-    commands = [[sys.executable, "-c", FIT, data.folder, tmp_path / name, tmp_path / "stages"] for name in "ab"]
-    started = [subprocess.Popen([str(part) for part in c], stderr=subprocess.PIPE, text=True) for c in commands]
-    said = [process.communicate(timeout=120)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    assert sorted("fitting sasrec" in text for text in said) == [False, True]
-    assert sorted("reusing sasrec" in text for text in said) == [False, True]
-    assert read_cost(next((tmp_path / "stages" / "recommender").iterdir())).complete
+def test_who_comes_second_waits_and_reuses(data, tmp_path):
+    resid.fit(data, "cooccurrence", tmp_path / "alone")
+    stage = read_run(tmp_path / "alone").stages["recommender"]
+    heard = Recorder()
+    run = Thread(
+        target=resid.fit,
+        args=(data, "cooccurrence", tmp_path / "run"),
+        kwargs={"stages": tmp_path / "stages", "runtime": Runtime(progress=heard)},
+    )
+    with exclusive(tmp_path / "stages" / stage):  # as a run that is fitting it
+        run.start()
+        while "Recommender: waiting for another run that fits it" not in heard.steps:
+            assert run.is_alive()
+            time.sleep(0.01)
+        shutil.copytree(tmp_path / "alone" / stage / "part", tmp_path / "stages" / stage / "part")
+        assert run.is_alive()
+    run.join(60)
+    assert [step for step in heard.steps if "fitting" in step] == []
+    assert heard.steps[-1].startswith("Recommender: reusing cooccurrence")
+    assert (tmp_path / "run" / "model").is_dir()
 
 
 class TestCost:
