@@ -28,7 +28,8 @@ def estimate_left(
     running
         The seconds for which the tasks of a row have been running.
     known
-        The seconds that tasks of a row took; a row of which none has ended is expected to take the mean of all.
+        The seconds that tasks of a row took; a row of which none has ended is expected to take the mean of all, or what it
+        has taken already.
     places
         Number of tasks that run at a time.
 
@@ -42,8 +43,9 @@ def estimate_left(
         return None
 
     def expected(row: str) -> float:
-        own = known.get(row) or times
-        return sum(own) / len(own)
+        if own := known.get(row):
+            return sum(own) / len(own)
+        return max([sum(times) / len(times), *running.get(row, ())])  # no less than it has been running already
 
     left = sum(map(expected, waiting))
     left += sum(max(0.0, expected(row) - seconds) for row, each in running.items() for seconds in each)
@@ -154,14 +156,14 @@ class Display:
             },
         }
         columns = list(dict.fromkeys(label for _, label in sorted(cells, key=lambda key: (len(key[1]), key[1]))))
-        table = Table("", *columns, title=f"{self.title}: {self.summary()}", title_justify="left")
+        table = Table("", *columns)
         for row in dict.fromkeys(row for row, _ in cells):
             table.add_row(escape(row), *(cells.get((row, column), "") for column in columns))
         lines = [
             Text(one_line(f"{row}, {label}: {text}", 160), overflow="ellipsis", no_wrap=True)
             for (row, label), (_, text) in self.running.items()
         ]
-        return Group(table, *lines)
+        return Group(Text(f"{self.title}: {self.summary()}"), table, *lines)
 
     def _line(self, text: str, lasting: bool = False) -> None:
         """Print a line where there is no live table; a `lasting` one above the table as well."""
