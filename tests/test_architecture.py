@@ -33,7 +33,9 @@ ALLOWED = {  # folder → the folders that it may import
         "train",
     },
     "report": {"core", "data", "encode", "evaluate", "generate", "quantize", "recommend", "runs"},
+    "comparison": {"core", "data", "evaluate", "methods", "runs", "train"},
     "cli": {
+        "comparison",
         "core",
         "data",
         "encode",

@@ -50,10 +50,12 @@ class Training:
 
     def changed_recipe(self) -> "Recipe":
         """Return the recipe with the changes of --seed and --set."""
-        from resid import Recipe  # here, as this import takes a while
+        from resid import Recipe  # here, as these imports take a while
+        from resid.methods.recipe import read_changes
 
         common = {"epochs": self.epochs, "seed": self.seed}
-        changes = {name: value for name, value in common.items() if value is not None} | read_changes(self.change)
+        given = {name: value for name, value in common.items() if value is not None}
+        changes: dict[str, int | str | tuple[str, ...]] = {**given, **read_changes(self.change, "--set")}
         return Recipe.read(self.recipe).replace(changes)
 
     def runtime(self) -> "Runtime":
@@ -70,16 +72,6 @@ class Training:
 
 
 DEFAULTS = Training()
-
-
-def read_changes(pairs: tuple[str, ...]) -> dict[str, int | str | tuple[str, ...]]:
-    """Read the name=value pairs of --set."""
-    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
-        raise InputError(
-            f"--set: '{bad[0]}' does not have the form name=value, for example encoder.learning_rate=3e-4."
-        )
-    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
-    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}
 
 
 def refuse_dataset_folder(out: Path) -> None:
