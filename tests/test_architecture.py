@@ -32,7 +32,31 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
-    "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},
+    "analyse": {
+        "core",
+        "data",
+        "encode",
+        "evaluate",
+        "generate",
+        "methods",
+        "quantize",
+        "recommend",
+        "runs",
+        "sequential",
+    },
+    "cli": {
+        "analyse",
+        "core",
+        "data",
+        "encode",
+        "evaluate",
+        "generate",
+        "methods",
+        "quantize",
+        "recommend",
+        "runs",
+        "train",
+    },
 }
 
 

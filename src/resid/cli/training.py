@@ -52,9 +52,12 @@ class Training:
         """Return the recipe with the changes of --seed and --set."""
         from resid import Recipe  # here, as this import takes a while
 
+        return Recipe.read(self.recipe).replace(self.changes())
+
+    def changes(self) -> dict[str, int | str | tuple[str, ...]]:
+        """Return the changes of --epochs, --seed and --set."""
         common = {"epochs": self.epochs, "seed": self.seed}
-        changes = {name: value for name, value in common.items() if value is not None} | read_changes(self.change)
-        return Recipe.read(self.recipe).replace(changes)
+        return {name: value for name, value in common.items() if value is not None} | read_changes(self.change)
 
     def runtime(self) -> "Runtime":
         """Start the devices; only the first process shows progress."""
