@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from resid.analyse.correlation import shown, spearman
 from resid.analyse.figure import SEQUENTIAL, Figure, new_figure, styled
 from resid.analyse.finding import Finding
-from resid.analyse.run_parts import encoder_of, labels
+from resid.analyse.run_parts import dataset_of, encoder_of, labels
 from resid.core.errors import InputError
 from resid.data.dataset import Dataset
 from resid.encode.famae import FAMAE
-from resid.runs import load_dataset
 
 _RECENT = 5  # items whose share of the attention is reported
 _BATCH = 256  # windows at a time
@@ -50,7 +49,7 @@ def analyse_attention(
     """
     rows = []
     for folder, label in zip(runs, labels(runs), strict=True):
-        dataset, encoder = load_dataset(folder, data), encoder_of(folder)
+        dataset, encoder = dataset_of(folder, data), encoder_of(folder)
         if not isinstance(encoder, FAMAE):
             raise InputError(
                 f"{folder}: the encoder is not FAMAE, which alone has a target position; use a run of resid."

@@ -17,11 +17,10 @@ from resid.analyse.figure import COLORS, Figure, new_figure, styled, without_axe
 from resid.analyse.finding import Finding
 from resid.analyse.groups import field_groups
 from resid.analyse.projection import TITLES, Projection, project, unit_rows
-from resid.analyse.run_parts import encoder_of, labels
+from resid.analyse.run_parts import dataset_of, encoder_of, labels
 from resid.core.progress import Progress, default_progress
 from resid.data.dataset import Dataset
 from resid.encode import Encoder
-from resid.runs import load_dataset
 
 _CELLS = 120  # of the density map, per axis
 _SMOOTHING = 1.8  # cells
@@ -60,7 +59,7 @@ def analyse_density(
         Counts pictures.
     """
     progress = progress or default_progress()
-    dataset = load_dataset(runs[0], data)
+    dataset = dataset_of(runs[0], data)
     names = list(fields) or [name for name in dataset.field_names if name.startswith("cat")]
     names = names or [field_groups(dataset).title.removeprefix("category ")]
     chosen = np.sort(np.random.default_rng(seed).permutation(dataset.n_items)[:items])

@@ -21,12 +21,11 @@ from scipy.stats import rankdata
 from resid.analyse.correlation import shown
 from resid.analyse.figure import COLORS, GREY, Figure, new_mosaic, styled
 from resid.analyse.finding import Finding
-from resid.analyse.run_parts import embeddings_of, evaluation_of, ids_of, labels
+from resid.analyse.run_parts import dataset_of, embeddings_of, evaluation_of, ids_of, labels
 from resid.analyse.verdict import diagnostics_of, in_words
 from resid.core.errors import InputError, counted
 from resid.core.progress import Progress, default_progress
 from resid.quantize import id_quality
-from resid.runs import load_dataset
 
 _SAMPLES = 2_000  # of the bootstrap and of the permutations
 _FEWEST = 4  # runs that can be compared
@@ -118,7 +117,7 @@ def _measure(runs: Sequence[Path], data: Path | None, split: str, progress: Prog
                 progress.result(f"Left out: {error}")
                 advance(1)
                 continue
-            dataset = load_dataset(folder, data)
+            dataset = dataset_of(folder, data)
             ids.require_data(dataset, folder)
             vectors = embeddings_of(folder, dataset, ids)
             quality = id_quality(ids, None if vectors is None else vectors.vectors, dataset)

@@ -36,7 +36,7 @@ _STYLE: dict[Any, Any] = {
     "grid.color": "#E5E5E5",
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "savefig.dpi": 150,
+    "savefig.dpi": 130,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "resid",  # the same figure is the same file
 }

@@ -69,7 +69,7 @@ def communities(data: Dataset, seed: int = 0) -> Groups:
     found = Louvain(random_state=seed).fit_predict(graph).astype(np.int64) if graph.nnz else np.zeros(data.n_items, int)
     alone = np.diff(graph.indptr) == 0
     names = [f"community {number + 1}" for number in range(int(found.max()) + 1)]
-    return Groups("co-occurrence community", np.where(alone, -1, found), names)
+    return Groups("community", np.where(alone, -1, found), names)
 
 
 def neighbor_purity(vectors: NDArray[np.float32], of_item: NDArray[np.int64]) -> tuple[float, float]:

@@ -11,9 +11,8 @@ import polars as pl
 
 from resid.analyse.figure import GREY, Figure, new_figure, styled
 from resid.analyse.finding import Finding
-from resid.analyse.run_parts import embeddings_of, ids_of, labels
+from resid.analyse.run_parts import dataset_of, embeddings_of, ids_of, labels
 from resid.quantize import id_quality
-from resid.runs import load_dataset
 
 _NAMES = ("overlap", "overlap_chance", "cosine", "cosine_between")
 
@@ -30,7 +29,7 @@ def analyse_overlap(runs: Sequence[Path], data: Path | None = None) -> Finding:
     """
     rows = []
     for folder, label in zip(runs, labels(runs), strict=True):
-        dataset, ids = load_dataset(folder, data), ids_of(folder)
+        dataset, ids = dataset_of(folder, data), ids_of(folder)
         ids.require_data(dataset, folder)
         vectors = embeddings_of(folder, dataset, ids)
         quality = id_quality(ids, None if vectors is None else vectors.vectors, dataset)

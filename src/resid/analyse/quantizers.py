@@ -13,10 +13,9 @@ import polars as pl
 
 from resid.analyse.figure import Figure, new_figure, styled
 from resid.analyse.finding import Finding
-from resid.analyse.run_parts import encoder_of, labels
+from resid.analyse.run_parts import dataset_of, encoder_of, labels
 from resid.analyse.timing import COUNTS, PAPER_MINUTES, PASSES, compare_tokenizers, compile_gaoq, in_words
 from resid.core.progress import Progress, default_progress
-from resid.runs import load_dataset
 
 
 def analyse_quantizers(
@@ -40,7 +39,7 @@ def analyse_quantizers(
     rows, words = [], []
     with progress.bar("Quantizers", len(runs), unit="runs") as advance:
         for folder, label in zip(runs, labels(runs), strict=True):
-            vectors = np.array(encoder_of(folder).embed(load_dataset(folder, data)).vectors)
+            vectors = np.array(encoder_of(folder).embed(dataset_of(folder, data)).vectors)
             found = compare_tokenizers(label, vectors, "auto", passes)
             rows += _rows(found)
             words.append(f"{label}, {len(vectors):,} items of {vectors.shape[1]} dimensions: {in_words(found)}")

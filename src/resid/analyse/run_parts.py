@@ -14,7 +14,7 @@ from resid.encode import Encoder, ItemEmbeddings
 from resid.encode.item_tables import ItemTableEncoder
 from resid.quantize import Quantizer, SemanticIds
 from resid.recommend import Recommender
-from resid.runs import load, load_stage, read_run
+from resid.runs import load, load_dataset, load_stage, read_run
 from resid.runs.run import EVALUATION
 from resid.sequential.base import SequentialRecommender
 
@@ -28,10 +28,20 @@ def labels(folders: Sequence[Path]) -> list[str]:
     ]
 
 
+def dataset_of(folder: Path, data: Path | None) -> Dataset:
+    """Return the given Dataset, or that of a run."""
+    _require_folder(folder)
+    return load_dataset(folder, data)
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder; create a run with 'resid fit'.")
+
+
 def model_of(folder: Path) -> Recommender | None:
     """Return the model of a run, or a saved model; None if the run has none yet."""
-    if not folder.exists():
-        raise InputError(f"{folder}: there is no such folder; create a run with 'resid fit'.")
+    _require_folder(folder)
     record = read_run(folder)
     return load(folder) if record is None or record.recipe is not None else None
 

@@ -16,11 +16,10 @@ from resid.analyse.figure import COLORS, GREY, Figure, new_figure, styled, witho
 from resid.analyse.finding import Finding
 from resid.analyse.groups import Groups, communities, field_groups, neighbor_purity
 from resid.analyse.projection import project
-from resid.analyse.run_parts import encoder_of, labels
+from resid.analyse.run_parts import dataset_of, encoder_of, labels
 from resid.core.errors import InputError
 from resid.core.progress import Progress, default_progress
 from resid.encode import ItemEmbeddings
-from resid.runs import load_dataset
 
 _FEWEST = 10  # items
 _ITEM = "item"  # the columns of the item ID
@@ -56,7 +55,7 @@ def analyse_tsne(
         Counts pictures.
     """
     progress = progress or default_progress()
-    dataset = load_dataset(runs[0], data)
+    dataset = dataset_of(runs[0], data)
     progress.step("Communities of the co-occurrence graph")
     groups = [each.largest(len(COLORS) - 1) for each in (field_groups(dataset, field), communities(dataset, seed))]
     chosen = np.sort(np.random.default_rng(seed).permutation(dataset.n_items)[:items])
@@ -107,7 +106,7 @@ def _numbers(vectors: NDArray[np.float32], groups: Groups) -> dict[str, float | 
 
 @styled
 def _draw(names: list[str], maps: list[NDArray[np.float32]], groups: list[Groups], table: pl.DataFrame) -> Figure:
-    figure, panels = new_figure(len(names), len(groups), size=(4.2, 3.7))
+    figure, panels = new_figure(len(names), len(groups), size=(3.4, 3.1))
     for number, (axes, row) in enumerate(zip(panels, table.iter_rows(named=True), strict=True)):
         places, each = maps[number // len(groups)], groups[number % len(groups)]
         none = each.of_item < 0
@@ -125,10 +124,10 @@ def _draw(names: list[str], maps: list[NDArray[np.float32]], groups: list[Groups
         axes.set_title(f"{row['embeddings']}, by {each.title}\n{numbers}".replace("-0.", "−0."))
     for axes in panels[: len(groups)]:
         axes.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.02), markerscale=4, fontsize=6.5, ncols=3, handletextpad=0
+            loc="upper center", bbox_to_anchor=(0.5, -0.02), markerscale=4, fontsize=5.5, ncols=3, handletextpad=0
         )
     return figure
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 26 else name[:25] + "…"
+    return name if len(name) <= 24 else name[:23] + "…"
