@@ -95,7 +95,7 @@ def test_scaling(tiny_data, tmp_path, capsys):
     assert (table["parameters"].to_numpy().reshape(2, 2)[:, 1] > 2 * table["parameters"].to_numpy()[::2]).all()
     assert told.err.count("Encoder: fitting") == 1  # it is shared
     data = Dataset.load(tiny_data)
-    with pytest.raises(InputError, match="none of the recipes has the section of 'quantizer.seed'"):
+    with pytest.raises(InputError, match=r"none of the recipes has the section of 'quantizer\.seed'"):
         analyse_scaling(data, [Recipe.read("sasrec")], tmp_path, changes={"quantizer.seed": 1})
     with pytest.raises(InputError, match="the recommender of 'popularity' has no layers"):
         analyse_scaling(data, [Recipe.read("popularity")], tmp_path)

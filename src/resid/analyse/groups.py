@@ -43,7 +43,7 @@ class Groups:
 def field_groups(data: Dataset, field: str | None = None) -> Groups:
     """Return the items by the value of a field; by default the category with the fewest values."""
     sizes = dict(zip(data.field_names, data.field_sizes, strict=True))
-    single = {name: size for name, size in sizes.items() if data.field_kinds[name] == "category" and size > 2}
+    single = {name: size for name, size in sizes.items() if data.field_kinds[name] in ("category", "path") and size > 2}
     if field is None and not single:
         raise InputError("the Dataset has no category to colour items by; prepare it with one.")
     name = field or min(single, key=lambda each: single[each])
