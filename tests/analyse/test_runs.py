@@ -153,7 +153,7 @@ def test_projection_keeps_clusters_apart():
 
 def test_without_umap(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(InputError, match="UMAP needs umap-learn; .* or use --projection tsne"):
+    with pytest.raises(InputError, match=r"UMAP needs umap-learn; .* or use --projection tsne"):
         analyse_density(runs[:1], progress=Silent())
 
 

@@ -36,7 +36,7 @@ def timed(work: Callable[[], _R]) -> tuple[float, _R]:
 
 def compile_gaoq() -> None:
     """Fit GAOQ to random vectors, so that no measured time includes compilation."""
-    GAOQ((4, 4), align_last=False, random_state=0).fit(np.random.default_rng(0).standard_normal((9_000, 8)))
+    GAOQ((32, 32), random_state=0).fit(np.random.default_rng(0).standard_normal((9_000, 32)))
 
 
 def seconds_per_pass(kind: str, vectors: NDArray[Any], passes: int) -> dict[str, Any]:
