@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from resid.core.errors import counted
 from resid.data.dataset import Dataset
-from resid.evaluate.metrics import ranking_metrics
+from resid.evaluate.metrics import paired_differences, ranking_metrics
 from resid.recommend import Recommender
 from resid.runs import Run
 
@@ -31,8 +31,9 @@ def compare_with_floor(run: Run, model: Recommender, data: Dataset) -> Mapping[s
     Returns
     -------
     dict
-        Recall@10 and NDCG@10, with seen items kept, of the ``model`` and of the recommenders of the floor by kind; empty for
-        these recommenders themselves, and if there are no validation users.
+        Recall@10 and NDCG@10, with seen items kept, of the ``model`` and of the recommenders of the floor by kind, there with the
+        95% interval of the model's lead in NDCG@10, from a paired bootstrap over users; empty for these recommenders themselves,
+        and if there are no validation users.
     """
     from resid.sequential import CoOccurrence, Popularity  # here, as SciPy takes a while to import
 
@@ -40,18 +41,22 @@ def compare_with_floor(run: Run, model: Recommender, data: Dataset) -> Mapping[s
     if model.kind in _FLOOR or not len(users) or not run.runtime.is_first:
         return {}
     found = dict(run.validation)
-    if not found:
-        floor = (Popularity().fit(data), CoOccurrence().fit(data))
-        for name, recommender in (("model", model), *((each.kind, each) for each in floor)):
-            found[name] = ranking_metrics(recommender.ranks(users, whole=False)[0], (10,))
+    if any("lead_low" not in found.get(kind, {}) for kind in _FLOOR):  # or it is a run of an earlier version
+        ranks = model.ranks(users, whole=False)[0]
+        found["model"] = ranking_metrics(ranks, (10,))
+        for recommender in (Popularity().fit(data), CoOccurrence().fit(data)):
+            others = recommender.ranks(users, whole=False)[0]
+            low, high = paired_differences(ranks, others, (10,))[_METRIC]["interval"]
+            found[recommender.kind] = {**ranking_metrics(others, (10,)), "lead_low": low, "lead_high": high}
     values = {name: metrics[_METRIC] for name, metrics in found.items()}
     best = max(_FLOOR, key=values.__getitem__)
     shown = ", ".join(f"{_FLOOR.get(name, name)} {value:.4f}" for name, value in values.items())
     run.runtime.progress.result(f"NDCG@10 of {counted(len(users), 'validation user')}, seen items kept: {shown}")
-    if values["model"] < values[best]:
+    low, high = found[best]["lead_low"], found[best]["lead_high"]
+    if low <= 0:
         log.warning(
-            "The model is worse than %s on validation users (NDCG@10 %.4f against %.4f); train it longer, or change its settings, "
-            "before you use it",
-            *(_FLOOR[best], values["model"], values[best]),
+            "The model is %s than %s on validation users (NDCG@10 %.4f against %.4f, 95%% interval of the difference %+.4f to %+.4f); "
+            "train it longer, or change its settings, before you use it",
+            *("worse" if high < 0 else "not clearly better", _FLOOR[best], values["model"], values[best], low, high),
         )
     return found

@@ -134,10 +134,10 @@ def automatic_branching(n_items: int) -> tuple[int, int]:
     equal; Musical Instruments (32, 56) instead of (32, 40); Video Games (32, 56) instead of (32, 64); Beauty & Personal Care
     (96, 144) instead of (96, 192); Books (152, 232) instead of (256, 256).
     """
-    leaves = max(1.0, n_items / 14)
+    leaves, least = max(1.0, n_items / 14), 2 if n_items >= 8 else 1  # a level with one code tells nothing
 
     def rounded(value: float) -> int:
-        return max(1, round(value / 8) * 8 if value >= 16 else round(value))
+        return max(least, round(value / 8) * 8 if value >= 16 else round(value))
 
     first = rounded((leaves / 1.5) ** 0.5)
     return first, min(rounded(leaves / first), max(1, n_items // first))
