@@ -164,6 +164,7 @@ def test_attention(runs, tiny_data, tmp_path, capsys):
     windows = table["windows"][0]
     assert windows == 100
     assert (table["weight"] * table["windows"]).sum() / windows == pytest.approx(1)  # of the one layer
+    assert (table["relative"] >= table["weight"] * 4).all()  # a window has at least three items and the target
     data = Dataset.load(tiny_data)
     assert table["distance"].max() <= data.settings.max_length - 1
     assert call("attention", tmp_path, runs[0], "--min-history=1000") == 2

@@ -1,7 +1,8 @@
 """Attention of the target position to the history: FAMAE with last-position masking against BERT-style masking.
 
 Figure appx_attention of the paper. Every window has all fields of its target masked, and weights are averaged over heads and
-windows at the same distance from the target.
+windows at the same distance from the target. Distant items are in long histories only, where every item gets less: weights
+are therefore also given relative to equal weights in the same window, and curves show those.
 """
 
 from collections.abc import Sequence
@@ -55,10 +56,18 @@ def analyse_attention(
                 f"{folder}: the encoder is not FAMAE, which alone has a target position; use a run of resid."
             )
         name = f"{label} ({encoder.settings.masking}, {encoder.settings.attention})"
-        for layer, (weights, counts) in enumerate(_by_distance(encoder, dataset, split, windows, min_history), 1):
-            for distance, (weight, count) in enumerate(zip(weights, counts, strict=True)):
+        layers, counts = _by_distance(encoder, dataset, split, windows, min_history)
+        for layer, (weights, relative) in enumerate(layers, 1):
+            for distance, (weight, lift, count) in enumerate(zip(weights, relative, counts, strict=True)):
                 rows.append(
-                    {"run": name, "layer": layer, "distance": distance, "weight": weight, "windows": int(count)}
+                    {
+                        "run": name,
+                        "layer": layer,
+                        "distance": distance,
+                        "weight": weight,
+                        "relative": lift,
+                        "windows": int(count),
+                    }
                 )
     table = pl.DataFrame(rows)
     last = table.filter(pl.col("layer") == pl.col("layer").max().over("run"))
@@ -71,8 +80,11 @@ def analyse_attention(
 
 def _by_distance(
     encoder: FAMAE, data: Dataset, split: Literal["validation", "test"], limit: int, min_history: int
-) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """Return for every layer the mean weight at every distance, 0 for the target itself, and the number of windows."""
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the mean weights and relative weights, shape (layers, 2, distances), and the numbers of windows, (distances,).
+
+    The distance of the target itself is 0.
+    """
     all_windows = data.windows(split)
     lengths = all_windows.end - all_windows.begin
     chosen = np.flatnonzero(lengths >= min_history)
@@ -80,22 +92,24 @@ def _by_distance(
         raise InputError(f"no {split} window has a history of {min_history} items; use a smaller --min-history.")
     chosen = np.sort(np.random.default_rng(0).choice(chosen, min(limit, len(chosen)), replace=False))
     width = int(lengths[chosen].max()) + 1
-    sums = np.zeros((encoder.settings.layers, width))
+    sums = np.zeros((encoder.settings.layers, 2, width))
     for first in range(0, len(chosen), _BATCH):
-        for layer, weights in enumerate(encoder.attention(data, split, chosen[first : first + _BATCH])):
-            backwards = weights.mean(dim=1).sum(dim=0).numpy()[::-1]  # the target first; padding has no weight
-            sums[layer, : len(backwards)] += backwards
+        batch = chosen[first : first + _BATCH]
+        for layer, weights in enumerate(encoder.attention(data, split, batch)):
+            backwards = weights.mean(dim=1).numpy()[:, ::-1]  # (windows, distances); padding has no weight
+            sums[layer, 0, : backwards.shape[1]] += backwards.sum(axis=0)
+            sums[layer, 1, : backwards.shape[1]] += (backwards * (lengths[batch] + 1)[:, None]).sum(axis=0)
     counts = (lengths[chosen][:, None] >= np.arange(width)).sum(axis=0)
-    return [(layer / counts, counts) for layer in sums]
+    return sums / counts, counts
 
 
 def _recency(part: pl.DataFrame) -> str:
     """Return the share of the most recent items, and the rank correlation of weight and recency."""
     history = part.filter(pl.col("distance") > 0)
-    weights = history["weight"].to_numpy()
-    share = weights[:_RECENT].sum() / weights.sum()
-    order = spearman(-history["distance"], weights)
-    return f"{share:.0%} in {part['run'][0]} (Spearman of weight and recency {shown(order)})"
+    totals = (history["weight"] * history["windows"]).to_numpy()
+    share = totals[:_RECENT].sum() / totals.sum()
+    order = spearman(-history["distance"], history["relative"])
+    return f"{share:.0%} in {part['run'][0]} (Spearman of relative weight and recency {shown(order)})"
 
 
 @styled
@@ -108,10 +122,14 @@ def _draw(table: pl.DataFrame) -> Figure:
         lines = []
         for name in names:
             own = table.filter((pl.col("run") == name) & (pl.col("layer") == layer) & (pl.col("distance") > 0))
-            axes.plot(own["distance"], own["weight"], ".-", label=name)
-            lines.append(own["weight"].to_numpy())
+            axes.plot(own["distance"], own["relative"], ".-", label=name)
+            lines.append(own["relative"].to_numpy())
         axes.invert_xaxis()  # as in a history, the most recent item is on the right
-        axes.set(title=f"layer {layer}: mean weight of an item", xlabel="distance from the target", ylim=(0, None))
+        axes.set(
+            title=f"layer {layer}: weight of an item, 1 if all are equal",
+            xlabel="distance from the target",
+            ylim=(0, None),
+        )
         longest = max(map(len, lines), default=0)
         grid = np.full((len(lines), longest), np.nan)
         for row, line in enumerate(lines):

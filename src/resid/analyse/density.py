@@ -153,6 +153,7 @@ def _draw(
                 alpha=0.65,
                 edgecolors="white",
                 linewidths=0.4,
+                rasterized=True,
                 label=field,
             )
         without_axes(axes)
