@@ -32,6 +32,7 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
+    "report": {"core", "data", "encode", "evaluate", "generate", "quantize", "recommend", "runs"},
     "analyse": {
         "core",
         "data",
@@ -41,6 +42,7 @@ ALLOWED = {  # folder → the folders that it may import
         "methods",
         "quantize",
         "recommend",
+        "report",
         "runs",
         "sequential",
     },
@@ -54,6 +56,7 @@ ALLOWED = {  # folder → the folders that it may import
         "methods",
         "quantize",
         "recommend",
+        "report",
         "runs",
         "train",
     },

@@ -12,8 +12,9 @@ from resid.core.errors import InputError
 from resid.data.dataset import Dataset
 from resid.encode import Encoder, ItemEmbeddings
 from resid.encode.item_tables import ItemTableEncoder
-from resid.quantize import Quantizer, SemanticIds
+from resid.quantize import SemanticIds
 from resid.recommend import Recommender
+from resid.report.ids import are_of, load_ids
 from resid.runs import load, load_dataset, load_stage, read_run
 from resid.runs.run import EVALUATION
 from resid.sequential.base import SequentialRecommender
@@ -48,18 +49,8 @@ def model_of(folder: Path) -> Recommender | None:
 
 def ids_of(folder: Path) -> SemanticIds:
     """Return the semantic IDs of a run or a saved model."""
-    model = model_of(folder)
-    if model is not None:
-        if model.ids_ is None:
-            raise InputError(
-                f"{folder} is a {type(model).__name__} model, which has no semantic IDs; use a run of resid or tiger, "
-                "for example."
-            )
-        return model.ids_
-    quantizer = load_stage(folder, "quantizer")
-    if not isinstance(quantizer, Quantizer):
-        raise InputError(f"{folder}: this run has no semantic IDs yet; run 'resid quantize' or 'resid fit' first.")
-    return quantizer.semantic_ids_
+    _require_folder(folder)
+    return load_ids(folder)[0]
 
 
 def encoders_of(folder: Path) -> dict[str, Encoder]:
@@ -85,8 +76,7 @@ def embeddings_of(folder: Path, data: Dataset, ids: SemanticIds) -> ItemEmbeddin
     """Return the embeddings that the IDs of a run were made from; None if it does not have them."""
     encoders = encoders_of(folder).values()
     vectors = (each.embed(data) for each in encoders if each.catalogue_.fingerprint == data.fingerprint)
-    wanted = ids.facts.get("vectors")
-    return next((each for each in vectors if wanted in (None, each.digest)), None)
+    return next((each for each in vectors if are_of(ids, each)), None)
 
 
 def evaluation_of(folder: Path, split: str = "test") -> dict[str, Any]:

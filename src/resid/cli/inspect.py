@@ -4,7 +4,7 @@ from pathlib import Path
 
 from resid import InputError
 from resid.cli.app import AsJson, errors, output, print_json
-from resid.cli.show import ids_table, ids_text
+from resid.cli.show import ids_table
 
 
 def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = None, as_json: AsJson = False) -> None:
@@ -24,10 +24,10 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         Print the quality as JSON.
     """
     from resid import Dataset  # here, as these imports take a while
-    from resid.analyse.run_parts import embeddings_of, ids_of
     from resid.analyse.verdict import verdict
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, id_quality
+    from resid.report.ids import are_of, ids_text, load_embeddings, load_ids, score_weights
     from resid.runs import load_dataset, read_run
 
     dataset = Dataset.load(data) if data else None
@@ -36,15 +36,16 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
             dataset = load_dataset(ids)
         except InputError as error:
             errors.print(f"Overlaps are not shown: {error}", highlight=False, markup=False)
-    known = ids_of(ids) if ids.is_dir() else SemanticIds.load(ids)
-    vectors = ItemEmbeddings.load(embeddings) if embeddings else None
-    if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
-        raise InputError(f"{ids}: these IDs were made from other embeddings than {embeddings}.")
+    known, model = load_ids(ids) if ids.is_dir() else (SemanticIds.load(ids), None)
+    vectors = ItemEmbeddings.load(embeddings) if embeddings else load_embeddings(ids, dataset, model)
+    if vectors and not are_of(known, vectors):
+        if embeddings:
+            raise InputError(f"{ids}: these IDs were made from other embeddings than {embeddings}.")
+        vectors = None
     if dataset is not None:
         known.require_data(dataset, ids)
-        vectors = vectors or (embeddings_of(ids, dataset, known) if ids.is_dir() else None)
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
-    blend, judged = _blend(ids), verdict(found)
+    blend, judged = score_weights(model), verdict(found)
     if as_json:
         print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend, "verdict": judged})
         return
@@ -55,13 +56,3 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     output.print(ids_table(found["levels"]))
     if judged:
         output.print(judged, highlight=False, soft_wrap=True)
-
-
-def _blend(folder: Path) -> dict[str, float] | None:
-    """Return the weights of a joint generator."""
-    from resid.generate import JointGenerator
-    from resid.runs import load, read_run
-
-    record = read_run(folder) if folder.is_dir() else None
-    model = load(folder) if folder.is_dir() and (record is None or record.recipe) else None
-    return model.blend_.to_dict() if isinstance(model, JointGenerator) else None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from resid.evaluate.evaluation import Evaluation, evaluate, slices
+    from resid.evaluate.evaluation import Evaluation, evaluate, ranks_in_table, slices
     from resid.evaluate.metrics import NOT_FOUND, gains, intervals, paired_differences, ranking_metrics, ranks_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "intervals",
     "paired_differences",
     "ranking_metrics",
+    "ranks_in_table",
     "ranks_of",
     "slices",
 ]
@@ -23,7 +24,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "evaluation": "Evaluation evaluate slices",
+        "evaluation": "Evaluation evaluate ranks_in_table slices",
         "metrics": "NOT_FOUND gains intervals paired_differences ranking_metrics ranks_of",
     },
 )

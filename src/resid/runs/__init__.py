@@ -8,19 +8,37 @@ if TYPE_CHECKING:
     from resid.runs.run import (
         Run,
         RunRecord,
+        StageRecord,
         load,
         load_dataset,
         load_stage,
         read_evaluation,
         read_run,
+        read_settings,
+        read_stages,
         write_evaluation,
     )
 
-__all__ = ["Run", "RunRecord", "load", "load_dataset", "load_stage", "read_evaluation", "read_run", "write_evaluation"]
+__all__ = [
+    "Run",
+    "RunRecord",
+    "StageRecord",
+    "load",
+    "load_dataset",
+    "load_stage",
+    "read_evaluation",
+    "read_run",
+    "read_settings",
+    "read_stages",
+    "write_evaluation",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "run": "Run RunRecord load load_dataset load_stage read_evaluation read_run write_evaluation",
+        "run": (
+            "Run RunRecord StageRecord load load_dataset load_stage read_evaluation read_run read_settings read_stages "
+            "write_evaluation"
+        ),
     },
 )

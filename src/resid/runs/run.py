@@ -20,17 +20,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
 
+from resid.core.artifact import MANIFEST
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path
-from resid.core.files import RUN, atomic_file, refuse_file, write_text
+from resid.core.errors import InputError, as_path, first_line
+from resid.core.files import METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
@@ -262,6 +264,62 @@ def load_stage(folder: str | Path, stage: str) -> Part | None:
     record = read_run(folder)
     stages = (record.model_stages or record.stages) if record else {}
     return Part.load(Path(folder) / stages[stage] / _PART) if stage in stages else None
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What a run kept of a stage.
+
+    Attributes
+    ----------
+    name : str
+        The name of the stage in the run.
+    finished : datetime or None
+        When the part was written, by the file system; None if there is no part.
+    training : dict
+        The metrics of every epoch by training phase; a stage with one phase has it under the empty name.
+    """
+
+    name: str
+    finished: datetime | None
+    training: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def read_stages(folder: str | Path) -> list[StageRecord]:
+    """Return what a run kept of the stages of its model, or of the latest stages if it has no model."""
+    record = read_run(folder)
+    found = []
+    for name, place in ((record.model_stages or record.stages) if record else {}).items():
+        part, training = Path(folder) / place / _PART / MANIFEST, Path(folder) / place / _TRAINING
+        # Phases train one after another, so the times of their files tell their order.
+        files = sorted(training.rglob(METRICS), key=lambda file: (file.stat().st_mtime, file))
+        found.append(
+            StageRecord(
+                name,
+                datetime.fromtimestamp(part.stat().st_mtime, tz=UTC) if part.is_file() else None,
+                {" ".join(file.parent.relative_to(training).parts): _read_metrics(file) for file in files},
+            )
+        )
+    return found
+
+
+def read_settings(folder: str | Path) -> str:
+    """Return all settings of a run's model as TOML; empty if the file is missing."""
+    path = Path(folder) / RECIPE
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the metrics of every epoch."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(record, dict) and isinstance(record.get("epoch"), int) for record in records):
+            raise ValueError("a line is not the metrics of an epoch")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: damaged ({first_line(error)}); remove this file, which only reports read."
+        ) from error
+    return records
 
 
 def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:

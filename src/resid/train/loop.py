@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from resid.core.errors import InputError, TrainingError
-from resid.core.files import write_text
+from resid.core.files import METRICS, write_text
 from resid.core.progress import Progress
 from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
-METRICS = "metrics.jsonl"
 _SMOOTHING = 0.05  # weight of the last step in the loss that is shown
 
 
