@@ -8,9 +8,9 @@ from resid.comparison.tuning import read_space, spaces_of_rows
 
 
 def test_names_wildcards_and_changes():
-    rows = read_rows("popularity,sasrec*,tiger[generator.kind=onepass, quantizer.codebook_size=16]")
+    rows = read_rows("popularity,sasrec*,resid-e?,tiger[generator.kind=onepass, quantizer.codebook_size=16]")
     names = [row.name for row in rows]
-    assert names[:3] == ["popularity", "sasrec", "sasrec-fields"]
+    assert names[:-1] == ["popularity", "sasrec-fields", "resid-e1", "resid-e2", "resid-e3"]
     assert names[-1] == "tiger[generator.kind=onepass,quantizer.codebook_size=16]"
     assert rows[-1].recipe.part("generator").kind == "onepass"
     assert rows[-1].recipe.part("quantizer").settings.codebook_size == 16
@@ -34,7 +34,7 @@ def test_files(tmp_path):
 
 
 def test_the_same_twice_is_one_row():
-    assert len(read_rows("sasrec,sasrec*")) == len(read_rows("sasrec*"))
+    assert len(read_rows("resid-e1,resid-e*")) == len(read_rows("resid-e*")) == 3
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         Print the quality as JSON.
     """
     from resid import Dataset  # here, as these imports take a while
+    from resid.analyse.verdict import verdict
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds, id_quality
     from resid.report.ids import are_of, ids_text, load_embeddings, load_ids, score_weights
@@ -44,12 +45,14 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     if dataset is not None:
         known.require_data(dataset, ids)
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
-    blend = score_weights(model)
+    blend, judged = score_weights(model), verdict(found)
     if as_json:
-        print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend})
+        print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend, "verdict": judged})
         return
     if blend:
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
         output.print(f"Weights of the scores that rank items: {weights}", highlight=False)
     output.print(ids_text(found), highlight=False)
     output.print(ids_table(found["levels"]))
+    if judged:
+        output.print(judged, highlight=False, soft_wrap=True)

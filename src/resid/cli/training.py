@@ -50,13 +50,17 @@ class Training:
 
     def changed_recipe(self) -> "Recipe":
         """Return the recipe with the changes of --seed and --set."""
-        from resid import Recipe  # here, as these imports take a while
-        from resid.methods.recipe import read_changes
+        from resid import Recipe  # here, as this import takes a while
+
+        return Recipe.read(self.recipe).replace(self.changes())
+
+    def changes(self) -> dict[str, int | str | tuple[str, ...]]:
+        """Return the changes of --epochs, --seed and --set."""
+        from resid.methods.recipe import read_changes  # here, as this import takes a while
 
         common = {"epochs": self.epochs, "seed": self.seed}
         given = {name: value for name, value in common.items() if value is not None}
-        changes: dict[str, int | str | tuple[str, ...]] = {**given, **read_changes(self.change, "--set")}
-        return Recipe.read(self.recipe).replace(changes)
+        return {**given, **read_changes(self.change, "--set")}
 
     def runtime(self) -> "Runtime":
         """Start the devices; only the first process shows progress."""

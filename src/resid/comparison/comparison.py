@@ -100,7 +100,7 @@ def compare(
     data
         The Dataset, which must have been saved, or its folder.
     recipes
-        Names that `resid recipes` lists, with wildcards (``sasrec*``) or changes (``tiger[generator.kind=onepass]``), TOML files
+        Names that `resid recipes` lists, with wildcards (``resid-*``) or changes (``tiger[generator.kind=onepass]``), TOML files
         or Recipes; as a text, separated by commas.
     out
         The folder of the comparison.

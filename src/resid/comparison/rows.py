@@ -91,7 +91,7 @@ def _read(given: str | Path | Recipe) -> list[Row]:
     if isinstance(given, Recipe):
         return [Row(given.name, given)]
     name, changes = _split_changes(str(given))
-    if not re.search(r"[*?]", name):
+    if not re.search(r"[*?]", name) or (name.endswith("*") and name[:-1] + "-fields" in recipe_names()):
         recipe = Recipe.read(name)
         return [Row(recipe.name, recipe).changed(changes)]
     found = [known for known in recipe_names() if fnmatchcase(known, name)]
