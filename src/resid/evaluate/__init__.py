@@ -6,7 +6,7 @@ from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from resid.evaluate.beyond_accuracy import beyond_accuracy
-    from resid.evaluate.evaluation import Evaluation, evaluate, slices
+    from resid.evaluate.evaluation import Evaluation, evaluate, ranks_in_table, slices
     from resid.evaluate.metrics import (
         NOT_FOUND,
         gains,
@@ -27,6 +27,7 @@ __all__ = [
     "mean_reciprocal_ranks",
     "paired_differences",
     "ranking_metrics",
+    "ranks_in_table",
     "ranks_of",
     "slices",
 ]
@@ -35,7 +36,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "beyond_accuracy": "beyond_accuracy",
-        "evaluation": "Evaluation evaluate slices",
+        "evaluation": "Evaluation evaluate ranks_in_table slices",
         "metrics": "NOT_FOUND gains intervals mean_reciprocal_ranks paired_differences ranking_metrics ranks_of",
     },
 )

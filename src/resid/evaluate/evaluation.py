@@ -204,7 +204,7 @@ class Evaluation:
             )
         found = {}
         for name, column in (("seen_kept", "rank"), ("seen_dropped", "rank_seen_dropped")):
-            ours, theirs = ((table[column].fill_null(NOT_FOUND) - 1).to_numpy() for table in (own, other))
+            ours, theirs = (ranks_in_table(table, column) for table in (own, other))
             found[name] = paired_differences(ours, theirs, cutoffs, users=self.windows.users)
         return found
 
@@ -255,6 +255,20 @@ class Evaluation:
                 )
             )
         return pl.concat(parts)
+
+
+def ranks_in_table(table: pl.DataFrame, column: str = "rank") -> NDArray[np.int64]:
+    """Return the ranks that `Evaluation.table` wrote, counted from 0; beyond any cutoff where the target is not found.
+
+    Parameters
+    ----------
+    table
+        The table.
+    column
+        ``"rank"``, with seen items kept, or ``"rank_seen_dropped"``.
+    """
+    ranks: NDArray[np.int64] = (table[column].fill_null(NOT_FOUND) - 1).to_numpy()
+    return ranks
 
 
 def evaluate(
