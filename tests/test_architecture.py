@@ -33,7 +33,7 @@ ALLOWED = {  # folder → the folders that it may import
         "train",
     },
     "report": {"core", "data", "encode", "evaluate", "generate", "quantize", "recommend", "runs"},
-    "comparison": {"core", "data", "evaluate", "methods", "runs", "train"},
+    "comparison": {"core", "data", "evaluate", "generate", "methods", "runs", "train"},
     "analyse": {
         "core",
         "data",

@@ -19,6 +19,7 @@ def data_content(data: Dataset) -> dict[str, Any]:
     return {
         **data.info(),
         "name": data.folder.name if data.folder else "Dataset",
+        "split": data.settings.split,
         "max_length": data.settings.max_length,
         "remarks": note_lines(data),
         "lengths": length_histogram(data),
