@@ -349,7 +349,7 @@ def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
     content: list[Any] = [
         spec.stage,
         spec.kind,
-        spec.settings.to_dict(),
+        spec.settings.identity(),
         [each.digest if each is not None else None for each in inputs],
         *spec.settings.file_digests(),
     ]
