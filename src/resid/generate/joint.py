@@ -15,6 +15,7 @@ Re-ranking costs a dot product per candidate, so it does not grow with the catal
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
@@ -41,6 +43,7 @@ from resid.generate.settings import JointSettings
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
+from resid.recommend.items import Grown
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 
@@ -352,6 +355,24 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found, codes = beam_items(beams, tree, beam_size)
         items = torch.from_numpy(np.where(found >= 0, numbers[found], -1))
         return items.to(recent.device), torch.from_numpy(codes).to(recent.device)
+
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [self.model_.trunk.tables.embeddings()[0]]
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Generator.grow`.
+
+        The item head has no trained vectors of new items; `fill_unseen` gives them those of the nearest items in the tree of IDs.
+        """
+        grown = super().grow(new)
+        arrays = {"field_codes": new.append_codes(self._field_codes)}
+        if self._cooccurrence is not None:  # new items have no rows
+            ends = grown.artifact.arrays["cooccurrence.indptr"]
+            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
+        sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
+        return replace(
+            grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
+        )
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

@@ -11,17 +11,21 @@ of the item that is initialized to zero and stays zero for items that training n
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.core.registry import register
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
+from resid.data.new_items import NewItems
 from resid.generate.base import Generator
 from resid.generate.levelwise import LevelwiseModel, make_decoders
 from resid.generate.settings import OnePassSettings
 from resid.nn import CausalLayer, Dropout, pad_right
 from resid.quantize.ids import SemanticIds
+from resid.train.weights import weight_name
 
 _SPARSE_FROM = 32_768  # items from which the item table has sparse gradients, so that the cost of a step does not grow
 
@@ -128,6 +132,12 @@ class OnePassGenerator(Generator[OnePassSettings, OnePassModel]):
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> OnePassModel:
         return OnePassModel(codes, level_sizes, self.settings, max_length, vectors)
+
+    def _new_rows(self, new: NewItems) -> dict[str, NDArray[np.float32]]:
+        """Return zeros, as the learned embedding of an item that training never saw is zero."""
+        table = self.model_.item_table
+        zeros = np.zeros((len(new), self.settings.width), dtype=np.float32)
+        return {weight_name(self.model_, table.weight): zeros} if table is not None else {}
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         s = self.settings

@@ -108,7 +108,7 @@ class TreeQuantizer(Quantizer):
     def room(self) -> Room:
         """See `Quantizer.room`."""
         check_is_fitted(self)
-        leaves, first = np.unique(self._leaves, return_index=True)
+        _, first = np.unique(self._leaves, return_index=True)
         n_leaves = np.bincount(self.codes_[first, 0], minlength=self.level_sizes_[0])
         taken = np.bincount(self.codes_[:, 0], minlength=self.level_sizes_[0])
         return Room.of(taken, n_leaves * self.level_sizes_[-1])

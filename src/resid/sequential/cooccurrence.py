@@ -60,6 +60,7 @@ class CoOccurrence(Recommender):
     ) -> tuple[Indices, Scores]:
         """See `Recommender.top`."""
         more = k + histories.shape[1] if exclude_seen else k
+        allowed = self.catalogue_.among_recommendable(allowed)
         shares = (_POPULARITY * np.exp(self.catalogue_.log_shares)).astype(np.float32)
         popular, _ = most_popular(self.catalogue_, 1, min(2 * more, len(self.catalogue_)), allowed)
         popular = popular[0][popular[0] >= 0]
