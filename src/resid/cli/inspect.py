@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from resid import InputError
 from resid.cli.app import AsJson, errors, output, print_json
-from resid.cli.show import ids_table, ids_text
+from resid.cli.show import ids_table, ids_text, lineage_text
+from resid.core.errors import counted
 
 if TYPE_CHECKING:
-    from resid import Dataset
+    from resid import Dataset, Recommender
     from resid.encode import ItemEmbeddings
     from resid.quantize import SemanticIds
 
@@ -40,7 +41,14 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
             dataset = load_dataset(ids)
         except InputError as error:
             errors.print(f"Overlaps are not shown: {error}", highlight=False, markup=False)
-    known = _ids(ids) if ids.is_dir() else SemanticIds.load(ids)
+    model = _model(ids)
+    known = _ids(ids, model) if ids.is_dir() else SemanticIds.load(ids)
+    lineage, checksum = (list(model.lineage_), model.checksum) if model is not None else ([], None)
+    if dataset is not None and model is not None and model.catalogue_.added:
+        errors.print(f"The quality is that of the {counted(dataset.n_items, 'item')} of the Dataset.", highlight=False)
+        known = SemanticIds(
+            known.codes[: dataset.n_items], known.level_sizes, known.item_ids[: dataset.n_items], known.facts
+        )
     vectors = ItemEmbeddings.load(embeddings) if embeddings else _embeddings(ids, dataset)
     if vectors and known.facts.get("vectors", vectors.digest) != vectors.digest:
         if embeddings:
@@ -49,10 +57,15 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     if dataset is not None:
         known.require_data(dataset, ids)
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
-    blend = _blend(ids)
+    blend = _blend(model)
     if as_json:
-        print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend})
+        content = {**known.facts, **found, "blend": blend, "checksum": checksum, "lineage": lineage}
+        print_json({"ids_of": str(ids), **content})
         return
+    if checksum is not None:
+        output.print(f"Model {checksum[:12]}", highlight=False)
+    if lineage:
+        output.print(lineage_text(lineage), highlight=False, soft_wrap=True)
     if blend:
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
         output.print(f"Weights of the scores that rank items: {weights}", highlight=False)
@@ -60,14 +73,20 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     output.print(ids_table(found["levels"]))
 
 
-def _ids(folder: Path) -> "SemanticIds":
+def _model(folder: Path) -> "Recommender | None":
+    """Return a saved model, or that of a run; None for a file of IDs, and for a run without a model."""
+    from resid.runs import load, read_run
+
+    record = read_run(folder) if folder.is_dir() else None
+    return load(folder) if folder.is_dir() and (record is None or record.recipe) else None
+
+
+def _ids(folder: Path, model: "Recommender | None") -> "SemanticIds":
     """Return the IDs of a saved model or of a run."""
     from resid.quantize import Quantizer
-    from resid.runs import load, load_stage, read_run
+    from resid.runs import load_stage
 
-    record = read_run(folder)
-    if record is None or record.recipe is not None:
-        model = load(folder)
+    if model is not None:
         if model.ids_ is None:
             raise InputError(
                 f"{folder} is a {type(model).__name__} model, which has no semantic IDs; inspect a run of resid or tiger, "
@@ -80,13 +99,10 @@ def _ids(folder: Path) -> "SemanticIds":
     return quantizer.semantic_ids_
 
 
-def _blend(folder: Path) -> dict[str, float] | None:
+def _blend(model: "Recommender | None") -> dict[str, float] | None:
     """Return the weights of a joint generator."""
     from resid.generate import JointGenerator
-    from resid.runs import load, read_run
 
-    record = read_run(folder) if folder.is_dir() else None
-    model = load(folder) if folder.is_dir() and (record is None or record.recipe) else None
     return model.blend_.to_dict() if isinstance(model, JointGenerator) else None
 
 

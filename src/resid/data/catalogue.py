@@ -57,6 +57,11 @@ class Catalogue:
         return len(self.items)
 
     @property
+    def n_fitted(self) -> int:
+        """The number of items of the Dataset, which the model was fitted to; those that were added come after them."""
+        return len(self) - self.added
+
+    @property
     def max_history(self) -> int:
         """The number of most recent items of a history that models read."""
         return self.settings.max_length - 1
@@ -125,7 +130,7 @@ class Catalogue:
         """
         if field not in self.field_names:
             raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
-        fitted = self.items[field].head(len(self) - self.added)  # codes must not move when items are added
+        fitted = self.items[field].head(self.n_fitted)  # codes must not move when items are added
         return values_in_order(fitted, self.kinds[field], self.edges.get(field, ()))
 
     def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:

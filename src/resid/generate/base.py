@@ -24,7 +24,7 @@ from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.decode import Beams, Decodable, beam_items, beam_search, score_all
 from resid.generate.new_items import id_parts, same_map
-from resid.generate.prefix_tree import PrefixTree
+from resid.generate.prefix_tree import PrefixTree, UntrainedCodes
 from resid.generate.settings import GeneratorSettings
 from resid.quantize.base import Quantizer
 from resid.quantize.ids import SemanticIds
@@ -250,7 +250,7 @@ class Generator(TrainedRecommender[_S, _M]):
         artifact, known = self.to_artifact(), encoder.item_vectors()
         appended = self._new_rows(new)
         if "vectors" in artifact.arrays:
-            fitted = len(known) - self.catalogue_.added
+            fitted = self.catalogue_.n_fitted
             reduced = same_map(known[:fitted], artifact.arrays["vectors"][:fitted], vectors)
             appended = {**appended, "vectors": reduced}
         ids = SemanticIds(codes, self.ids_.level_sizes, new.items["item"]).table()
@@ -266,7 +266,14 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
         ids = SemanticIds(self.ids_.codes[numbers], self.ids_.level_sizes)  # items with the same ID stay in this order
-        return PrefixTree(ids, self.model_.codes.device), numbers
+        tree = PrefixTree(ids, self.model_.codes.device)
+        if self.catalogue_.added:
+            tree.replace_untrained(self._untrained, numbers)
+        return tree, numbers
+
+    @cached_property
+    def _untrained(self) -> UntrainedCodes:
+        return UntrainedCodes(self.ids_, self.catalogue_.n_fitted)
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

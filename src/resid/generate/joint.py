@@ -71,6 +71,8 @@ class JointModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class JointModel(LevelwiseModel):
         field_sizes: Sequence[int],
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -93,7 +96,9 @@ class JointModel(LevelwiseModel):
         self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
         for table in self.code_tables:
             nn.init.normal_(cast(Tensor, table.weight), std=0.02)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, s.width, s.ffn_width, s.dropout)
 
     def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -191,7 +196,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> JointModel:
         sizes = list(self._field_sizes.values())
-        model = JointModel(codes, level_sizes, self.settings, self._field_codes, sizes, max_length, vectors)
+        model = JointModel(
+            codes,
+            level_sizes,
+            self.settings,
+            self._field_codes,
+            sizes,
+            max_length,
+            vectors,
+            self.catalogue_.n_fitted,
+        )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
             for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
@@ -362,13 +376,15 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def grow(self, new: NewItems) -> Grown:
         """See `Generator.grow`.
 
-        The item head has no trained vectors of new items; `fill_unseen` gives them those of the nearest items in the tree of IDs.
+        Every score of a new item is the mean of the scores of the nearest items in the tree of IDs that training saw: for item
+        vectors see `fill_unseen`, for codes `UntrainedCodes`, and here for co-occurrence.
         """
         grown = super().grow(new)
-        arrays = {"field_codes": new.append_codes(self._field_codes)}
-        if self._cooccurrence is not None:  # new items have no rows
-            ends = grown.artifact.arrays["cooccurrence.indptr"]
-            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
+        arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
+        if self._cooccurrence is not None:
+            ids = SemanticIds(np.concatenate([self.ids_.codes, cast(Any, grown.ids)]), self.ids_.level_sizes)
+            pooled = self._cooccurrence.pooled(nearest_seen(ids, new.catalogue.counts, len(new)))
+            arrays |= {f"cooccurrence.{name}": array for name, array in pooled.items()}
         sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
         return replace(
             grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
@@ -423,6 +439,28 @@ def fill_unseen(vectors: Tensor, ids: SemanticIds, counts: NDArray[np.int64]) ->
         filled[ready] = sums[nodes[ready]] / sizes[nodes[ready], None]
         unknown = unknown & ~ready.cpu().numpy()
     return filled
+
+
+def nearest_seen(ids: SemanticIds, counts: NDArray[np.int64], n_new: int) -> list[NDArray[np.int64]]:
+    """Return, for each of the last items, the items that training saw under the longest prefix of its ID that has any.
+
+    Parameters
+    ----------
+    ids
+        The IDs of all items.
+    counts
+        Training counts, shape (items,).
+    n_new
+        The number of last items.
+    """
+    found: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)] * n_new
+    seen = np.flatnonzero(counts)
+    for depth in range(ids.levels - 1, -1, -1):
+        nodes = ids.node_of(depth)
+        order = seen[np.argsort(nodes[seen], kind="stable")]
+        begin, end = (np.searchsorted(nodes[order], nodes[-n_new:], side=side) for side in ("left", "right"))
+        found = [own if len(own) else order[b:e] for own, b, e in zip(found, begin, end, strict=True)]
+    return found
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

@@ -45,6 +45,8 @@ class OnePassModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class OnePassModel(LevelwiseModel):
         settings: OnePassSettings,
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, width = settings, settings.width
@@ -65,7 +68,9 @@ class OnePassModel(LevelwiseModel):
         self.distance_bias = nn.Parameter(torch.zeros(s.heads, max_length))  # of attention, by distance
         self.layers = nn.ModuleList(CausalLayer(width, s.heads, s.ffn_width, s.dropout) for _ in range(s.layers))
         self.norm = nn.LayerNorm(width)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, width, s.ffn_width, s.dropout)
         projected = vectors is not None and s.input_embeddings
         self.project = nn.Linear(cast(Tensor, vectors).shape[1], width) if projected else None
@@ -131,7 +136,7 @@ class OnePassGenerator(Generator[OnePassSettings, OnePassModel]):
     def _network(
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> OnePassModel:
-        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors)
+        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors, self.catalogue_.n_fitted)
 
     def _new_rows(self, new: NewItems) -> dict[str, NDArray[np.float32]]:
         """Return zeros, as the learned embedding of an item that training never saw is zero."""

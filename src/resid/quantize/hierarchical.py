@@ -104,13 +104,15 @@ class HierarchicalKMeans(TreeQuantizer):
                 codes.append(_shuffled(width, len(level.counts), rng)[level.parents, level.children])
             sizes.append(width)
         room = self._codes_of_a_level(len(vectors))
-        if room is not None:
+        if room is None and self.spare:
+            room = self._codes_with_spare(int(np.bincount(leaves).max()))
+        if room is not None:  # every code is used somewhere, so that a generator learns it
             last = _shuffled(room, int(leaves.max()) + 1, rng)[leaves, number_within(leaves)]
         else:
             order = rng.permutation(len(vectors))
             last = np.empty(len(vectors), dtype=np.int64)
             last[order] = number_within(leaves[order])
-            room = self._codes_with_spare(int(last.max()) + 1)
+            room = int(last.max()) + 1
         return [*codes, last], (*sizes, room)
 
     def _code_preferences(self, offset: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -29,8 +29,8 @@ from typing import Any, Self
 import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path
-from resid.core.files import RUN, atomic_file, refuse_file, write_text
+from resid.core.errors import InputError, as_path, counted
+from resid.core.files import MANIFEST, RUN, atomic_file, refuse_file, write_text
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
@@ -204,6 +204,10 @@ class Run:
                 self.runtime.progress.step(
                     f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
                 )
+            if not other and (self.folder / MODEL).is_dir() and (changes := len(lineage_of(self.folder / MODEL))):
+                self.runtime.progress.step(
+                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / MODEL}"
+                )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
             if results.is_dir() and other:  # only now, as the disk may be full
@@ -255,6 +259,13 @@ def load(folder: str | Path) -> Recommender:
     if not (folder / MODEL).is_dir():
         raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
     return Recommender.load(folder / MODEL)
+
+
+def lineage_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the changes of the items of a saved model, see `Recommender.lineage_`, without reading the model."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) if (folder / MANIFEST).is_file() else {}
+    changes: list[dict[str, Any]] = manifest.get("facts", {}).get("lineage", [])
+    return changes
 
 
 def load_stage(folder: str | Path, stage: str) -> Part | None:

@@ -34,12 +34,21 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Lock a folder while the block runs; the lock ends with its process."""
+def exclusive(folder: Path, file: Path | None = None) -> Iterator[None]:
+    """Lock a folder while the block runs; the lock ends with its process.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    file
+        The file that is locked; by default one in the folder. A folder that is replaced as a whole needs another one.
+    """
     refuse_file(folder)
+    file = file or folder / ".lock"
     with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
     with lock:
         if fcntl is None:
             yield
