@@ -49,7 +49,9 @@ class NewItems:
     def known_codes(self) -> NDArray[np.int64]:
         """The codes with values that the catalogue does not have as missing; of tags, the others count."""
         known = np.maximum(self.codes, 0)
-        return known if known.ndim == 2 else -np.sort(-known, axis=2)  # padding is at the end
+        if known.ndim == 2:
+            return known
+        return np.take_along_axis(known, np.argsort(known == 0, axis=2, kind="stable"), axis=2)  # padding is at the end
 
     def append_codes(self, known: NDArray[np.integer]) -> NDArray[np.integer]:
         """Append their codes to those of the other items, both with the item ID as the first field.
@@ -113,11 +115,9 @@ def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", 
     Raises
     ------
     InputError
-        If a column is missing, an id is missing, of another type, given twice or in the catalogue already, or there are no rows.
+        If a column is missing, an id is missing, of another type, given twice or in the catalogue already, or there is no row.
     """
     listed, table = read_items(items, catalogue, item_column, None, **options)
-    if listed.is_empty():
-        raise InputError(f"{table.name}: there are no rows; write one per new item.")
     listed = _same_ids(listed, catalogue, table, item_column)
     if (known := catalogue.find(listed["item"]) >= 0).any():
         names = listed["item"].filter(pl.Series(known))
