@@ -213,7 +213,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
         """Return the prefix tree of the allowed items, and their indices in the catalogue."""
-        if allowed is None:
+        if allowed is None or allowed is self.catalogue_.recommendable:
             return self._full_tree
         if len(allowed) != len(self.ids_) or not allowed.any():
             raise InputError(

@@ -164,8 +164,8 @@ class Recommender(ShownModel, Part):
             raise InputError(
                 f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {shown(k)}."
             )
-        allowed = allowed_items(self.catalogue_, allow, deny)
-        if allowed is not None and not (allowed := allowed & self.catalogue_.recommendable).any():
+        allowed = self.catalogue_.among_recommendable(allowed_items(self.catalogue_, allow, deny))
+        if allowed is not None and not allowed.any():
             raise InputError("all items that 'allow' and 'deny' leave are withdrawn; restore some, or allow others.")
         known = known_items(rows, self.catalogue_)
         user_indices = self._user_indices(check_users(users, len(rows))) if users is not None else None
@@ -229,6 +229,7 @@ class Recommender(ShownModel, Part):
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
         """Return the ranks of a batch's targets, with seen items kept and dropped."""
         max_history = self.catalogue_.max_history
+        options = {"allowed": self.catalogue_.among_recommendable(None), **options}
         longest = int(round_length(np.array(batch.histories.shape[1]), max_history))
         # As many more items as a history has, so that k are left without them.
         items, _ = self.top(batch.histories, k + max_history, **options)

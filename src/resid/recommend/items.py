@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class AddedItems:
         texts = [None] * len(new) if grown.ids is None else [as_text(codes) for codes in grown.ids]
         leaves = [None] * len(new) if grown.ids is None else [as_text(codes[:-1]) for codes in grown.ids]
         ids = new.catalogue.item_ids
-        nearest = [ids.gather(row).to_list() for row in grown.nearest]
+        nearest = ids.gather(grown.nearest.ravel()).reshape(grown.nearest.shape).to_list()
         columns = {
             "item": new.items["item"],
             "id": pl.Series(texts, dtype=pl.String),
@@ -119,7 +120,5 @@ def change_record(action: str, count: int, parent: str) -> dict[str, Any]:
     parent
         The checksum of the model before the change.
     """
-    from resid import __version__  # here, as the package imports this module
-
     time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {"action": action, "items": count, "parent": parent, "time": time, "version": __version__}
+    return {"action": action, "items": count, "parent": parent, "time": time, "version": version("resid")}
