@@ -17,7 +17,7 @@ import resid
 from resid import Dataset, InputError, Recommender
 from resid.data import PADDING
 from resid.data.splits import Split
-from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
+from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics, ranks_of
 from resid.train.loop import _Training
 
 
@@ -185,6 +185,9 @@ class RecommenderContract:
                 items = model.recommend(ids, 5, exclude_seen=exclude, **self.asking(data, window))[0].tolist()
                 wanted = data.item_ids[target]
                 assert ranks[window] == (items.index(wanted) if wanted in items else NOT_FOUND)
+        for ranking, ranks in zip(model.rankings(data.test, 5), (kept, dropped), strict=True):
+            assert ranking.ranks.tolist() == ranks_of(ranking.items, data.test.targets).tolist() == ranks.tolist()
+            assert (ranking.scores[:, 1:] <= ranking.scores[:, :-1]).all()
         found = evaluate(model, data, k=5)
         assert found.metrics((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
         table = found.table()

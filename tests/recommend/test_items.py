@@ -15,6 +15,7 @@ import torch
 import resid
 from resid import Dataset, InputError
 from resid.cli import main
+from resid.core.locks import exclusive
 from resid.data import synthetic_shop
 from resid.data.new_items import read_new_items
 from resid.encode import FAMAE, FamaeSettings, TextEncoder, TextSettings
@@ -26,7 +27,6 @@ from resid.nn import with_item_ids
 from resid.quantize import GAOQ, LETTER, RQVAE, HierarchicalKMeans, RQKMeans
 from resid.recommend import Recommender
 from resid.runs import change_model
-from resid.train.process import exclusive
 
 SMALL = {"width": 16, "ffn_width": 32, "layers": 1, "heads": 2, "epochs": 2, "batch_size": 128}
 NEW = ["new0", "new1", "new2", "new3"]
@@ -381,7 +381,7 @@ class TestCommands:
     def test_one_process_at_a_time(self, saved, new):
         lock = saved.parent / f".{saved.name}.lock"
         busy = pytest.raises(InputError, match="another run is using this folder")
-        with exclusive(saved, lock), busy, change_model(saved, saved):
+        with exclusive(saved, file=lock), busy, change_model(saved, saved):
             pytest.fail("two processes change one model")
         with change_model(saved, saved) as model:
             model.add_items(new)

@@ -22,8 +22,9 @@ from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
 from resid.data.readers import open_table
 from resid.data.settings import MIN_INTERACTIONS, PrepareSettings
-from resid.data.splits import count_repeated_targets, count_tied_targets, find_unseen_targets
+from resid.data.splits import Histories
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
+from resid.data.time_split import Times, split_by_time
 
 _log = logging.getLogger(__name__)
 
@@ -170,19 +171,22 @@ def prepare(
     catalogue = (
         engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
     )
-    sequence, offsets, tied = _encode(kept, users, catalogue, interactions, engine)
-    notes |= {f"tied_{name}_targets": count for name, count in count_tied_targets(sequence, offsets, tied).items()}
-    repeated = {name: count for name, count in count_repeated_targets(sequence, offsets).items() if count}
+    sequence, offsets, tied, times = _encode(kept, users, catalogue, interactions, engine, settings.split == "time")
+    histories = Histories(sequence, offsets, len(catalogue))
+    if times is not None:
+        histories, found = split_by_time(times, sequence, offsets, len(catalogue), settings)
+        notes |= found
+    notes |= {f"tied_{name}_targets": count for name, count in histories.count_tied_targets(tied).items()}
+    repeated = {name: count for name, count in histories.count_repeated_targets().items() if count}
     notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
-    return build_dataset(users, catalogue, field_names, sequence, offsets, settings, report.steps, notes)
+    return build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
 
 
 def build_dataset(
     users: pl.DataFrame,
     catalogue: pl.DataFrame,
     field_names: Sequence[str],
-    sequence: NDArray[np.int32],
-    offsets: NDArray[np.int64],
+    histories: Histories,
     settings: PrepareSettings,
     steps: list[dict[str, Any]],
     notes: dict[str, Any],
@@ -198,25 +202,26 @@ def build_dataset(
     numbers = [name for name, kind in kinds.items() if kind == "number"]
     edges = {name: quantile_edges(catalogue[name], settings.bins) for name in numbers}
     codes = [column_codes(catalogue[name], kind, edges.get(name, ())) for name, kind in kinds.items()]
-    unseen = find_unseen_targets(sequence, offsets, len(catalogue))
-    for name, flags in unseen.items():
+    for name, flags in histories.unseen.items():
         if settings.unseen_targets == "drop" and flags.all():
             raise InputError(
                 f"no training history contains any of the {name} targets, so unseen_targets='drop' leaves nothing to "
                 "evaluate; use unseen_targets='keep' (--unseen-targets keep)."
             )
+    by_time = {} if histories.boundaries is None else {"boundaries": histories.boundaries}
     return Dataset(
         arrays={
             "fields": stack_codes(codes, len(catalogue)),
-            "sequence": sequence,
-            "offsets": offsets,
+            "sequence": histories.sequence,
+            "offsets": histories.offsets,
+            **by_time,
         },
         tables={"users": users, "items": catalogue},
         settings=settings,
         field_names=field_names,
         steps=steps,
         edges=edges,
-        notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in unseen.items()},
+        notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in histories.unseen.items()},
     )
 
 
@@ -346,17 +351,18 @@ def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple
 
 
 def _encode(
-    kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine, with_times: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], Times | None]:
     """Replace ids by indices and concatenate the histories.
 
-    The third array tells which interactions have the same timestamp as the one before them in the history.
+    The third array tells which interactions have the same timestamp as the one before them in the history. The timestamps
+    themselves are returned if they are asked for.
     """
     encoded = engine.encode(engine.encode(kept, "user", users["user"]), "item", catalogue["item"])
     sequence = np.empty(interactions, dtype=np.int32)
     tied = np.empty(interactions, dtype=np.bool_)
     lengths = np.zeros(len(users), dtype=np.int64)
-    position = 0
+    position, timestamps = 0, list[pl.Series]()
     for part in engine.histories(encoded, interactions):
         rows = slice(position, position + len(part))
         sequence[rows] = part["item"].to_numpy()
@@ -364,4 +370,6 @@ def _encode(
         tied[rows] = (same[0] & same[1]).fill_null(False).to_numpy()
         lengths += np.bincount(part["user"].to_numpy(), minlength=len(users))
         position += len(part)
-    return sequence, np.concatenate([[0], np.cumsum(lengths)]), tied
+        timestamps += [part["timestamp"]] if with_times else []
+    times = Times.of(pl.concat(timestamps)) if with_times else None
+    return sequence, np.concatenate([[0], np.cumsum(lengths)]), tied, times

@@ -129,7 +129,7 @@ class FAMAE(Encoder):
             Normalize the embedding of every field.
         """
         self._require_data(data)
-        vectors = self.item_vectors(normalize=normalize)
+        vectors = self.item_vectors(normalize=normalize)[: data.n_items]  # without those that were added
         names, width = self.model_.field_names, self.settings.width
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
         return ItemEmbeddings(vectors, columns, data.fingerprint)

@@ -63,7 +63,7 @@ class ItemTableEncoder(Encoder):
         columns = {
             name: (field * width, (field + 1) * width) for field, name in enumerate(self.recommender_.field_sizes_)
         }
-        return ItemEmbeddings(self.item_vectors(), columns, data.fingerprint)
+        return ItemEmbeddings(self.item_vectors()[: data.n_items], columns, data.fingerprint)
 
     @torch.inference_mode()
     def item_vectors(self) -> NDArray[np.float32]:

@@ -109,7 +109,9 @@ class TextEncoder(Encoder):
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """See `Encoder.embed`."""
         self._require_data(data)
-        return ItemEmbeddings(self.item_vectors(), {"text": (0, self.vectors_.shape[1])}, data.fingerprint)
+        return ItemEmbeddings(
+            self.item_vectors()[: data.n_items], {"text": (0, self.vectors_.shape[1])}, data.fingerprint
+        )
 
     def embed_new(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.float32]]:
         """Return embeddings of new items, from the same columns and by the same model, or from the same file of vectors."""

@@ -10,17 +10,20 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 - ``cooccurrence``: the logarithm of the co-occurrence with the last items, which finds rare targets best;
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
+Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
@@ -50,6 +53,7 @@ from resid.sequential.sasrec import SASRecModel
 log = logging.getLogger(__name__)
 
 _COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+_NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
@@ -178,6 +182,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._field_codes, self._field_sizes = item_and_fields(data, fields=self.settings.use_fields)
         self._encoder = encoder if self.settings.uses_encoder else None
         self._vectors: dict[str, Tensor] = {}
+        vars(self).pop("_stand_ins", None)  # of an earlier fit
         counted = "cooccurrence" in self.settings.scores
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
         self.blend_ = Blend({"codes": 1.0})
@@ -314,13 +319,20 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if found is None:
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(self.model_.codes.device)
-            found = fill_unseen(vectors, self.ids_, self.catalogue_.counts)
+            found = fill_unseen(vectors, self._stand_ins)
             self._vectors[name] = found
         return found
+
+    @cached_property
+    def _stand_ins(self) -> sparse.csr_array | None:
+        vectors = self.model_.vectors
+        return stand_ins(self.catalogue_.counts, self.ids_, vectors.cpu().numpy() if vectors is not None else None)
 
     def _cooccurrences(self, model: CoOccurrence, recent: Tensor, items: Tensor | None) -> Tensor:
         """Return the logarithm of the co-occurrence of items, all if None, with the last items of histories."""
         found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
+        if self._stand_ins is not None:
+            found = found @ self._stand_ins.T
         if items is None:
             values = found.toarray()
         else:
@@ -415,29 +427,56 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return model
 
 
-def fill_unseen(vectors: Tensor, ids: SemanticIds, counts: NDArray[np.int64]) -> Tensor:
-    """Replace the vectors of items that training never saw by the mean of the nearest seen items in the tree of IDs.
+def stand_ins(
+    counts: NDArray[np.int64], ids: SemanticIds, vectors: NDArray[np.float32] | None
+) -> sparse.csr_array | None:
+    """Return which seen items stand in for each item: itself, or the most similar ones if training never saw it.
 
     Parameters
     ----------
-    vectors
-        Shape (items, d).
-    ids
-        The IDs of the items.
     counts
         Training counts, shape (items,).
+    ids
+        The IDs of the items. Without vectors, all seen items of the smallest subtree that has any are the most similar ones.
+    vectors
+        Item vectors, shape (items, d), or None. With them, the `_NEIGHBORS` seen items with the highest cosine are.
+
+    Returns
+    -------
+    sparse array or None
+        Shape (items, items), rows sum to 1; None if all items were seen, or none.
     """
-    unknown = counts == 0
-    if not unknown.any() or unknown.all():
+    unseen, seen = np.flatnonzero(counts == 0), np.flatnonzero(counts)
+    if not len(unseen) or not len(seen):
+        return None
+    pairs = [np.column_stack([seen, seen])]
+    if vectors is not None:
+        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        step = max(1, _CHUNK_SCORES // len(seen))
+        for some in np.split(unseen, range(step, len(unseen), step)):
+            few = min(_NEIGHBORS, len(seen))
+            nearest = np.argpartition(-(units[some] @ units[seen].T), few - 1, axis=1)[:, :few]
+            pairs.append(np.column_stack([np.repeat(some, few), seen[nearest.ravel()]]))
+    else:
+        left = unseen
+        for depth in range(ids.levels - 1, -1, -1):
+            nodes = ids.node_of(depth)
+            alike = nodes[left, None] == nodes[None, seen]
+            row, column = np.nonzero(alike)
+            pairs.append(np.column_stack([left[row], seen[column]]))
+            left = left[~alike.any(axis=1)]
+    rows, columns = np.concatenate(pairs).T
+    weights = (1 / np.bincount(rows, minlength=len(counts)))[rows].astype(np.float32)
+    return sparse.csr_array((weights, (rows, columns)), shape=(len(counts), len(counts)))
+
+
+def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
+    """Return item vectors, shape (items, d), those of unseen items replaced by the means of their `stand_ins`."""
+    if weights is None:
         return vectors
-    filled, seen = vectors.clone(), torch.from_numpy(~unknown).to(vectors.device)
-    for depth in range(ids.levels - 1, -1, -1):
-        nodes = torch.from_numpy(ids.node_of(depth)).to(vectors.device)
-        sums = vectors.new_zeros(ids.nodes(depth), vectors.shape[1]).index_add_(0, nodes[seen], vectors[seen])
-        sizes = torch.bincount(nodes[seen], minlength=len(sums))
-        ready = torch.from_numpy(unknown).to(vectors.device) & (sizes[nodes] > 0)
-        filled[ready] = sums[nodes[ready]] / sizes[nodes[ready], None]
-        unknown = unknown & ~ready.cpu().numpy()
+    unseen = np.flatnonzero(weights.diagonal() == 0)
+    filled = vectors.clone()
+    filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
     return filled
 
 

@@ -5,7 +5,7 @@ import itertools
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -27,7 +27,7 @@ from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.new_items import NewItems, read_new_items
 from resid.data.splits import Split
-from resid.evaluate.metrics import NOT_FOUND, ranks_of
+from resid.evaluate.metrics import NOT_FOUND, Ranking, ranks_of
 from resid.quantize.ids import SemanticIds
 from resid.quantize.room import Room
 from resid.recommend.histories import (
@@ -214,30 +214,51 @@ class Recommender(ShownModel, Part):
         self._check_options(options)
         kept = np.full(len(windows), NOT_FOUND, dtype=np.int64)
         dropped = kept.copy()
-        histories, max_history = windows.unbounded if whole else windows, self.catalogue_.max_history
-        sizes = round_length(histories.end - histories.begin, max_history)
+        for users, batch in self._batches_of_windows(windows.unbounded if whole else windows, progress):
+            kept[users], dropped[users] = self._ranks(batch, k, **options)
+        return kept, dropped
+
+    def rankings(
+        self, windows: Split, k: int = 10, *, progress: Progress | None = None, **options: Any
+    ) -> tuple[Ranking, Ranking]:
+        """Return what `ranks` does and the k best items of every window, with seen items kept and dropped."""
+        self._check_options(options)
+        kept, dropped = (Ranking.empty(len(windows), k) for _ in range(2))
+        for users, batch in self._batches_of_windows(windows.unbounded, progress):
+            for whole, part in zip((kept, dropped), self._rankings(batch, k, **options), strict=True):
+                whole.ranks[users], whole.items[users], whole.scores[users] = part.ranks, part.items, part.scores
+        return kept, dropped
+
+    def _batches_of_windows(self, windows: Split, progress: Progress | None) -> Iterator[tuple[Indices, Batch]]:
+        """Yield batches of histories of similar length, and which windows they are."""
+        max_history = self.catalogue_.max_history
+        sizes = round_length(windows.end - windows.begin, max_history)
         with (progress or Silent()).bar("Ranking", len(windows), unit="users") as advance:
             for size in np.unique(sizes):
                 members = np.flatnonzero(sizes == size)
                 batch_size = max(1, int(BATCH_USERS * max_history // size))
-                for batch in Batches(histories.take(members), batch_size, shuffle=False):
-                    users = members[batch.index]
-                    kept[users], dropped[users] = self._ranks(batch, k, **options)
+                for batch in Batches(windows.take(members), batch_size, shuffle=False):
+                    yield members[batch.index], batch
                     advance(len(batch))
-        return kept, dropped
 
     def _ranks(self, batch: Batch, k: int, **options: Any) -> tuple[Indices, Indices]:
         """Return the ranks of a batch's targets, with seen items kept and dropped."""
+        kept, dropped = Recommender._rankings(self, batch, k, **options)  # a subclass may call this from its own
+        return kept.ranks, dropped.ranks
+
+    def _rankings(self, batch: Batch, k: int, **options: Any) -> tuple[Ranking, Ranking]:
+        """Return the best items after a batch's histories, with seen items kept and dropped."""
         max_history = self.catalogue_.max_history
         options = {"allowed": self.catalogue_.among_recommendable(None), **options}
         longest = int(round_length(np.array(batch.histories.shape[1]), max_history))
         # As many more items as a history has, so that k are left without them.
-        items, _ = self.top(batch.histories, k + max_history, **options)
-        kept = ranks_of(items[:, :k], batch.targets)
+        items, scores = self.top(batch.histories, k + max_history, **options)
+        kept = items[:, :k], scores[:, :k]
         if longest > max_history:  # a separate search, so that `kept` does not depend on the length of the history
-            items, _ = self.top(batch.histories, k + longest, **options)
-        unseen, _ = without_seen(items, np.zeros(items.shape, dtype=np.float32), batch.histories, k)
-        return kept, ranks_of(unseen, batch.targets)
+            items, scores = self.top(batch.histories, k + longest, **options)
+        dropped = without_seen(items, scores, batch.histories, k)
+        first, second = (Ranking(ranks_of(found[0], batch.targets), *found) for found in (kept, dropped))
+        return first, second
 
     def add_items(
         self, items: Any, *, item_column: str = "item", separator: str | None = None, encoding: str | None = None

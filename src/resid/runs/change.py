@@ -7,6 +7,7 @@ from pathlib import Path
 
 from resid.core.errors import InputError, as_path
 from resid.core.files import MANIFEST, content_of, refuse_foreign_folder
+from resid.core.locks import exclusive
 from resid.recommend import Recommender
 from resid.runs.run import EVALUATION, MODEL, load, read_run
 
@@ -31,8 +32,6 @@ def change_model(folder: str | Path, out: str | Path) -> Iterator[Recommender]:
     InputError
         If there is no model, `out` is something else or another run, or another process is changing it.
     """
-    from resid.train.process import exclusive  # torch takes a second to import
-
     folder, out = as_path(folder), as_path(out)
     in_run = read_run(out) is not None
     if in_run and out.resolve() != folder.resolve():
@@ -43,7 +42,8 @@ def change_model(folder: str | Path, out: str | Path) -> Iterator[Recommender]:
         refuse_foreign_folder(out, MANIFEST)
     with ExitStack() as stack:
         # The folder of a model is replaced as a whole, so the lock is beside it; that of a run also keeps 'resid fit' away.
-        stack.enter_context(exclusive(out, None if in_run else out.resolve().parent / f".{out.resolve().name}.lock"))
+        place = out.resolve()
+        stack.enter_context(exclusive(out, file=None if in_run else place.with_name(f".{place.name}.lock")))
         model = load(folder)  # not before the lock: another process may just have replaced it
         yield model
         model.save(out / MODEL if in_run else out)

@@ -7,6 +7,7 @@ ranks the catalogue.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -24,7 +25,7 @@ from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.new_items import NewItems
 from resid.data.splits import Split
-from resid.evaluate.metrics import NOT_FOUND
+from resid.evaluate.metrics import NOT_FOUND, Ranking
 from resid.nn import FieldTables, item_and_fields
 from resid.nn.losses import binary_loss, full_softmax_loss, sample_negatives, sampled_softmax_loss
 from resid.recommend.histories import Indices, Scores, recent_items, without_seen
@@ -214,6 +215,12 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
             places = users.cpu().numpy()
             kept[places], dropped[places] = better.cpu().numpy(), unseen.cpu().numpy()
         return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
+
+    def _rankings(self, batch: Batch, k: int, **options: Any) -> tuple[Ranking, Ranking]:
+        """Return the best items, with the ranks that are counted: these have ties in catalogue order."""
+        lists = super()._rankings(batch, k, **{"users": batch.users} | options)
+        kept, dropped = (replace(found, ranks=ranks) for found, ranks in zip(lists, self._ranks(batch, k), strict=True))
+        return kept, dropped
 
     def _within_reach(self, queries: Tensor, targets: Tensor, limit: int) -> Tensor:
         """Return the users who have fewer than `limit` items above their target among the most popular items.

@@ -1,21 +1,12 @@
-"""Process-wide settings of the training loop: deterministic algorithms, folder locks and signals."""
+"""Process-wide settings of the training loop: deterministic algorithms and signals."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-
-from resid.core.errors import InputError, explain_disk_errors
-from resid.core.files import refuse_file
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 torch_deterministic: Any = torch.utils.deterministic  # claims to be typed
 
@@ -31,35 +22,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         torch_deterministic.fill_uninitialized_memory = fill
-
-
-@contextmanager
-def exclusive(folder: Path, file: Path | None = None) -> Iterator[None]:
-    """Lock a folder while the block runs; the lock ends with its process.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    file
-        The file that is locked; by default one in the folder. A folder that is replaced as a whole needs another one.
-    """
-    refuse_file(folder)
-    file = file or folder / ".lock"
-    with explain_disk_errors(folder):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock = file.open("w")
-    with lock:
-        if fcntl is None:
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another run is using this folder; wait for it, or choose another folder."
-            ) from error
-        yield
 
 
 @contextmanager
