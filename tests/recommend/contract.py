@@ -218,6 +218,60 @@ class RecommenderContract:
                 items = model.recommend(history, 12, exclude_seen=exclude, **self.asking(data, 0))[0].tolist()
                 assert rank == (items.index(target) if target in items else NOT_FOUND)
 
+    def test_withdrawn_items(self, model, data, tmp_path):
+        changed = Recommender.from_artifact(model.to_artifact())
+        assert changed.remove_items(["i1", "i2", "i1"]) == 2
+        assert changed.remove_items({"i1"}) == 0
+        changed.save(tmp_path / "changed")
+        loaded = resid.load(tmp_path / "changed")
+        assert [each["action"] for each in loaded.lineage_] == ["remove"]
+        assert loaded.lineage_[0]["parent"] == model.checksum != loaded.checksum
+        expected, _ = model.recommend(self.HISTORIES, 10, deny=["i1", "i2"])
+        for each in (changed, loaded):
+            assert each.recommend(self.HISTORIES, 10)[0].tolist() == expected.tolist()
+            everything, _ = each.recommend([*self.HISTORIES, [], ["i1", "i2"]], 12, exclude_seen=True)
+            assert not {"i1", "i2"} & set(everything.ravel())
+            assert (
+                each.recommend(["i1", "i2"], 1)[0].tolist()
+                == model.recommend(["i1", "i2"], 1, deny=["i1", "i2"])[0].tolist()
+            )
+        kept, _ = changed.ranks(data.test, 12)
+        gone = np.isin(data.test.targets, changed.catalogue_.find(["i1", "i2"]))
+        assert (kept[gone] == NOT_FOUND).all()
+        assert (kept[~gone] < 10).all()
+        with pytest.raises(InputError, match="all items that 'allow' and 'deny' leave are withdrawn"):
+            changed.recommend(self.HISTORIES, 1, allow=["i1"])
+        with pytest.raises(InputError, match="the model has no item 'gone'; check the ids"):
+            changed.remove_items(["i3", "gone"])
+        with pytest.raises(InputError, match="expected a list of item ids, not 'i1'"):
+            changed.remove_items("i1")
+        with pytest.raises(InputError, match="this would withdraw every item"):
+            changed.remove_items(data.item_ids)
+        assert changed.restore_items(["i1", "i2", "i3"]) == 2
+        for ours, theirs in zip(
+            changed.recommend(self.HISTORIES, 12), model.recommend(self.HISTORIES, 12), strict=True
+        ):
+            assert ours.tolist() == theirs.tolist()
+
+    def test_new_items_are_taken_or_refused_with_the_reason(self, model):
+        changed = Recommender.from_artifact(model.to_artifact())
+        new = pl.DataFrame({"item": ["new"], "store": ["a"]})
+        before = model.recommend(self.HISTORIES, 12)
+        try:
+            assert len(changed.add_items(new)) == 1
+        except InputError as error:
+            assert "new items" in str(error)  # noqa: PT017 - some can, and some cannot
+            items, scores = changed.recommend(self.HISTORIES, 12)
+        else:
+            everything, values = changed.recommend([*self.HISTORIES, ["new"]], 13)
+            assert all("new" in row for row in everything)
+            old = [[item != "new" for item in row] for row in everything[:3]]
+            items, scores = (
+                np.array([row[keep] for row, keep in zip(part[:3], old, strict=True)]) for part in (everything, values)
+            )
+        assert items.tolist() == before[0].tolist()
+        assert scores == pytest.approx(before[1], abs=1e-5)
+
     @pytest.mark.parametrize("name", ["exakt", "allowed", "users", "histories"])
     def test_unknown_option(self, model, data, name):
         with pytest.raises(InputError, match=f"has no option '{name}'"):

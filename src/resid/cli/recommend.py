@@ -103,7 +103,7 @@ def recommend(
             histories, column_names(columns), known.dtype, timestamp_format, separator=separator, encoding=encoding
         )
         if histories
-        else ([user] if user is not None else None, [parse_ids(_split_history(history or ""), known.dtype)])
+        else ([user] if user is not None else None, [parse_ids(split_ids(history or ""), known.dtype)])
     )
     if user is not None and recommender.user_ids_ is None:
         raise InputError("--user: this model has no user embeddings; leave --user out.")
@@ -111,8 +111,8 @@ def recommend(
         rows,
         k,
         exclude_seen=exclude_seen,
-        allow=_read_ids(allow, known.dtype),
-        deny=_read_ids(deny, known.dtype),
+        allow=read_ids(allow, known.dtype),
+        deny=read_ids(deny, known.dtype),
         users=parse_ids(users, recommender.user_ids_.dtype) if users and recommender.user_ids_ is not None else None,
         progress=ConsoleProgress(errors) if histories else None,
         **recommender.decoding_options(decoding),
@@ -169,7 +169,8 @@ def _cut(value: Any) -> str:
     return text
 
 
-def _read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
+def read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
+    """Read a text file with one item id per line; None for no file."""
     from resid.data.catalogue import parse_ids
 
     if path is None:
@@ -183,10 +184,10 @@ def _read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
     return parse_ids([line.rstrip("\r") for line in lines if line.strip()], dtype)
 
 
-def _split_history(history: str) -> list[str]:
+def split_ids(text: str) -> list[str]:
     """Read comma-separated ids; an id that contains a comma is in double quotes."""
-    (row,) = csv.reader([history], skipinitialspace=True)
-    return [text.strip() for text in row if text.strip()]
+    (row,) = csv.reader([text], skipinitialspace=True)
+    return [each.strip() for each in row if each.strip()]
 
 
 def _read_histories(

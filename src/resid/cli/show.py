@@ -103,6 +103,17 @@ def quality_table(found: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
+def lineage_text(lineage: Sequence[dict[str, Any]]) -> str:
+    """Return the changes of a model's items, oldest first, one line each."""
+    words = {"add": "added", "remove": "withdrawn", "restore": "restored"}
+    lines = [
+        f"  {each['time']}  {counted(each['items'], 'item')} {words[each['action']]}, by resid {each['version']}, to model "
+        f"{each['parent'][:12]}"
+        for each in lineage
+    ]
+    return "\n".join(["Changes since the fit:", *lines])
+
+
 def ids_table(levels: list[dict[str, Any]]) -> Table:
     """Return the quality of semantic IDs by level, without the rows that were not measured."""
     from resid.report.ids import quality_rows  # here, as this import takes a while

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
-RUN = "run.json"
+RUN, MANIFEST = "run.json", "manifest.json"
 METRICS = "metrics.jsonl"  # of the epochs of a training
 _CONTENT = {
     RUN: "a run",
     "dataset.json": "a Dataset",
-    "manifest.json": "a model",
+    MANIFEST: "a model",
 }  # by the file that every such folder has
 
 

@@ -14,15 +14,17 @@ except ImportError:  # not on Windows
 
 
 @contextmanager
-def exclusive(folder: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def exclusive(folder: Path, on_wait: Callable[[], None] | None = None, *, file: Path | None = None) -> Iterator[None]:
     """Lock a folder while the block runs; the lock ends with its process.
 
     Parameters
     ----------
     folder
-        It is created if it does not exist.
+        It is created if it does not exist, unless the locked file is elsewhere.
     on_wait
         Called before waiting for another process that has the lock; without it, nothing waits.
+    file
+        The file that is locked; by default one in the folder. A folder that is replaced as a whole needs one beside it.
 
     Raises
     ------
@@ -31,8 +33,9 @@ def exclusive(folder: Path, on_wait: Callable[[], None] | None = None) -> Iterat
     """
     refuse_file(folder)
     with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        file = file or folder / ".lock"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
     with lock:
         if fcntl is None:
             yield

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from resid.core.errors import InputError, shown
 from resid.core.progress import Progress, Silent
-from resid.data.catalogue import Catalogue
-from resid.data.codes import MAX_TAGS, column_codes, keep_frequent_tags, pad_codes, quantile_edges, stack_codes
+from resid.data.codes import MAX_TAGS, column_codes, keep_frequent_tags, quantile_edges, stack_codes
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
@@ -224,43 +223,6 @@ def build_dataset(
         edges=edges,
         notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in histories.unseen.items()},
     )
-
-
-def read_items(
-    items: Any, catalogue: Catalogue, item_column: str, keep: Sequence[str] = (), **options: Any
-) -> tuple[pl.DataFrame, Table]:
-    """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
-    settings = catalogue.settings
-    columns, kept = settings.fields or (), [name for name in keep if name not in ("item", *catalogue.field_names)]
-    if settings.kinds is None:  # prepared before there were kinds
-        settings = settings.replace(
-            kinds=["category" if column in catalogue.field_names else "path" for column in columns]
-        )
-    table = open_table(items, "items", [item_column, *columns, *kept], **options)
-    table = checked_items(table, item_column, columns, kept)
-    listed = table.engine.collect(table.frame).drop(ROW)
-    fields, _, _ = field_columns(listed, settings, table)
-    return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
-
-
-def encode_items(
-    items: Any, catalogue: Catalogue, item_column: str, **options: Any
-) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
-    fields, table = read_items(items, catalogue, item_column, **options)
-    codes = []
-    for name in catalogue.field_names:
-        kind, column = catalogue.kinds[name], fields[name]
-        values = column.drop_nulls().explode() if kind == "tags" else column
-        typed = values if kind == "number" else values.cast(catalogue.vocabulary(name).dtype, strict=False)
-        code = catalogue.field_codes(name, typed)
-        code[
-            typed.is_null().to_numpy() & values.is_not_null().to_numpy()
-        ] = -1  # 7 and "7" are equal, "a" is no integer
-        if unknown := int((code < 0).sum()):
-            _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
-        codes.append(pad_codes(column, code) if kind == "tags" else code)
-    return fields["item"], stack_codes(codes, len(fields)).astype(np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:

@@ -16,6 +16,7 @@ Re-ranking costs a dot product per candidate, so it does not grow with the catal
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -31,6 +32,7 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
@@ -44,6 +46,7 @@ from resid.generate.settings import JointSettings
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
+from resid.recommend.items import Grown
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 
@@ -72,6 +75,8 @@ class JointModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class JointModel(LevelwiseModel):
         field_sizes: Sequence[int],
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -94,7 +100,9 @@ class JointModel(LevelwiseModel):
         self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
         for table in self.code_tables:
             nn.init.normal_(cast(Tensor, table.weight), std=0.02)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, s.width, s.ffn_width, s.dropout)
 
     def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -193,7 +201,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> JointModel:
         sizes = list(self._field_sizes.values())
-        model = JointModel(codes, level_sizes, self.settings, self._field_codes, sizes, max_length, vectors)
+        model = JointModel(
+            codes,
+            level_sizes,
+            self.settings,
+            self._field_codes,
+            sizes,
+            max_length,
+            vectors,
+            self.catalogue_.n_fitted,
+        )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
             for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
@@ -365,6 +382,26 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         items = torch.from_numpy(np.where(found >= 0, numbers[found], -1))
         return items.to(recent.device), torch.from_numpy(codes).to(recent.device)
 
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [self.model_.trunk.tables.embeddings()[0]]
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Generator.grow`.
+
+        Every score of a new item is the mean of the scores of the nearest items in the tree of IDs that training saw: for item
+        vectors see `fill_unseen`, for codes `UntrainedCodes`, and here for co-occurrence.
+        """
+        grown = super().grow(new)
+        arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
+        if self._cooccurrence is not None:
+            ids = SemanticIds(np.concatenate([self.ids_.codes, cast(Any, grown.ids)]), self.ids_.level_sizes)
+            pooled = self._cooccurrence.pooled(nearest_seen(ids, new.catalogue.counts, len(new)))
+            arrays |= {f"cooccurrence.{name}": array for name, array in pooled.items()}
+        sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
+        return replace(
+            grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
+        )
+
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         arrays = {"field_codes": self._field_codes, **content["arrays"]}
@@ -441,6 +478,28 @@ def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
     filled = vectors.clone()
     filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
     return filled
+
+
+def nearest_seen(ids: SemanticIds, counts: NDArray[np.int64], n_new: int) -> list[NDArray[np.int64]]:
+    """Return, for each of the last items, the items that training saw under the longest prefix of its ID that has any.
+
+    Parameters
+    ----------
+    ids
+        The IDs of all items.
+    counts
+        Training counts, shape (items,).
+    n_new
+        The number of last items.
+    """
+    found: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)] * n_new
+    seen = np.flatnonzero(counts)
+    for depth in range(ids.levels - 1, -1, -1):
+        nodes = ids.node_of(depth)
+        order = seen[np.argsort(nodes[seen], kind="stable")]
+        begin, end = (np.searchsorted(nodes[order], nodes[-n_new:], side=side) for side in ("left", "right"))
+        found = [own if len(own) else order[b:e] for own, b, e in zip(found, begin, end, strict=True)]
+    return found
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

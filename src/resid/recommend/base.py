@@ -1,6 +1,8 @@
 """The base class of everything that recommends: histories of item ids in, items and scores out; saving and loading."""
 
+import hashlib
 import itertools
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,11 +23,13 @@ from resid.core.part import Part, SavedParts
 from resid.core.progress import Progress, Silent
 from resid.core.settings import Settings
 from resid.data.batches import Batch, Batches
-from resid.data.catalogue import Catalogue, lookup
+from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems, read_new_items
 from resid.data.splits import Split
 from resid.evaluate.metrics import NOT_FOUND, Ranking, ranks_of
 from resid.quantize.ids import SemanticIds
+from resid.quantize.room import Room
 from resid.recommend.histories import (
     BATCH_USERS,
     Indices,
@@ -40,6 +44,7 @@ from resid.recommend.histories import (
     round_length,
     without_seen,
 )
+from resid.recommend.items import AddedItems, Grown, change_record
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +65,9 @@ class Recommender(ShownModel, Part):
         The training metrics of every epoch; empty if nothing was trained.
     best_epoch_ : int
         The epoch with the best weights; 0 if nothing was trained.
+    lineage_ : list of dict
+        The changes of its items since it was fitted, oldest first: ``action``, number of ``items``, the checksum of the model
+        before it (``parent``), ``time`` and ``version``.
     """
 
     settings: Settings
@@ -69,6 +77,7 @@ class Recommender(ShownModel, Part):
     parts_: Mapping[str, Part] = MappingProxyType({})
     history_: Sequence[dict[str, Any]] = ()
     best_epoch_: int = 0
+    lineage_: Sequence[dict[str, Any]] = ()
     fitted = False  # set when fit is complete
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})  # ways to decode → options of `top`
 
@@ -88,7 +97,7 @@ class Recommender(ShownModel, Part):
         exclude_seen
             Exclude the items of the history.
         allowed
-            Which items may be recommended, shape (n_items,); all by default.
+            Which items may be recommended, shape (n_items,); by default all that are not withdrawn.
         """
 
     @property
@@ -117,7 +126,7 @@ class Recommender(ShownModel, Part):
     ) -> tuple[NDArray[Any], Scores]:
         """Return the k best items after each history, best first.
 
-        Items that are not in the catalogue are skipped. Histories without any known item get the most popular items,
+        Items that are not in the catalogue are skipped, and withdrawn items are not recommended. Histories without any known item get the most popular items,
         scored by the logarithm of their share. Both are logged as warnings.
 
         Parameters
@@ -155,7 +164,9 @@ class Recommender(ShownModel, Part):
             raise InputError(
                 f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {shown(k)}."
             )
-        allowed = allowed_items(self.catalogue_, allow, deny)
+        allowed = self.catalogue_.among_recommendable(allowed_items(self.catalogue_, allow, deny))
+        if allowed is not None and not allowed.any():
+            raise InputError("all items that 'allow' and 'deny' leave are withdrawn; restore some, or allow others.")
         known = known_items(rows, self.catalogue_)
         user_indices = self._user_indices(check_users(users, len(rows))) if users is not None else None
         items = np.full((len(rows), k), -1, dtype=np.int64)
@@ -238,6 +249,7 @@ class Recommender(ShownModel, Part):
     def _rankings(self, batch: Batch, k: int, **options: Any) -> tuple[Ranking, Ranking]:
         """Return the best items after a batch's histories, with seen items kept and dropped."""
         max_history = self.catalogue_.max_history
+        options = {"allowed": self.catalogue_.among_recommendable(None), **options}
         longest = int(round_length(np.array(batch.histories.shape[1]), max_history))
         # As many more items as a history has, so that k are left without them.
         items, scores = self.top(batch.histories, k + max_history, **options)
@@ -247,6 +259,108 @@ class Recommender(ShownModel, Part):
         dropped = without_seen(items, scores, batch.histories, k)
         first, second = (Ranking(ranks_of(found[0], batch.targets), *found) for found in (kept, dropped))
         return first, second
+
+    def add_items(
+        self, items: Any, *, item_column: str = "item", separator: str | None = None, encoding: str | None = None
+    ) -> AddedItems:
+        """Add items that were not in the Dataset; they can be recommended, and are known in histories, at once.
+
+        Semantic IDs that exist never change. Nothing is trained: a new item is embedded from its fields, or from its text if the
+        encoder reads text, and gets a free ID. Either all of the items are added or, after an error, none.
+
+        Parameters
+        ----------
+        items
+            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed; values
+            that training never saw count as missing.
+        item_column
+            The name of the id column.
+        separator, encoding
+            Of a text file, see `Dataset.from_tables`.
+
+        Returns
+        -------
+        AddedItems
+            Where they went, and how many IDs are left.
+        """
+        self._require_fit()
+        new = read_new_items(items, self.catalogue_, item_column, separator=separator, encoding=encoding)
+        grown, record = self.grow(new), change_record("add", len(new), self.checksum)
+        model = type(self)._from_artifact(grown.artifact)
+        model.lineage_ = [*self.lineage_, record]
+        self.__dict__ = model.__dict__  # at once, as another thread may be recommending
+        room = grown.room
+        if room is not None and room.is_scarce:
+            log.warning("only %s; fit again with a larger quantizer.spare before they run out", room)
+        return AddedItems.of(new, grown)
+
+    def grow(self, new: NewItems) -> Grown:
+        """Return the model with new items as plain data; see `add_items`."""
+        raise InputError(
+            f"a {type(self).__name__} knows items by their interactions alone and cannot take new items; fit it again, or use a "
+            "model that reads item fields, such as the recipes resid or sasrec-fields."
+        )
+
+    def room(self) -> Room | None:
+        """Return how many semantic IDs are taken and free; None if there are no IDs, items can share them, or it is unknown."""
+        return None
+
+    def remove_items(self, items: Iterable[Any]) -> int:
+        """Withdraw items: they are never recommended, but stay known in histories, and their IDs stay reserved.
+
+        Parameters
+        ----------
+        items
+            Item ids.
+
+        Returns
+        -------
+        int
+            How many of them were not withdrawn before.
+        """
+        indices = self._known_indices(items)
+        catalogue = self.catalogue_.withdraw(indices)
+        if len(catalogue.withdrawn) == len(catalogue):
+            raise InputError("this would withdraw every item, and nothing could be recommended; keep some.")
+        return self._change_withdrawn("remove", catalogue)
+
+    def restore_items(self, items: Iterable[Any]) -> int:
+        """Undo `remove_items`; return how many of the items were withdrawn."""
+        return self._change_withdrawn("restore", self.catalogue_.restore(self._known_indices(items)))
+
+    def _known_indices(self, items: Iterable[Any]) -> Indices:
+        """Return the indices of items, or raise an `InputError`."""
+        self._require_fit()
+        listed = list(items) if isinstance(items, (set, frozenset)) else as_list(items)
+        if listed is None:
+            raise InputError(f"expected a list of item ids, not {shown(items)}; pass [{shown(items)}].")
+        indices = self.catalogue_.find(listed)
+        if unknown := list(itertools.compress(listed, indices < 0)):
+            raise InputError(
+                f"the model has no item {shown(unknown[0])}"
+                + (f", nor {len(unknown) - 1:,} others of the list" if len(unknown) > 1 else "")
+                + "; check the ids and their type."
+            )
+        return indices
+
+    def _change_withdrawn(self, action: str, catalogue: Catalogue) -> int:
+        """Take over a catalogue with other withdrawn items; return how many have changed."""
+        changed = abs(len(catalogue.withdrawn) - len(self.catalogue_.withdrawn))
+        if changed:
+            record = change_record(action, changed, self.checksum)
+            self._set_catalogue(catalogue)
+            self.lineage_ = [*self.lineage_, record]
+        return changed
+
+    def _set_catalogue(self, catalogue: Catalogue) -> None:
+        """Replace the catalogue by one with other withdrawn items; a subclass forgets what it derived from it."""
+        self.catalogue_ = catalogue
+
+    @property
+    def checksum(self) -> str:
+        """A checksum of the model's arrays and facts, by which the lineage of other models refers to it."""
+        facts = json.dumps(self.to_artifact().facts, sort_keys=True)
+        return hashlib.sha256((self.digest + facts).encode()).hexdigest()
 
     def decoding_options(self, decoding: str) -> dict[str, Any]:
         """Return the options of `top` for a named way of decoding; ``"beam"`` is the default of all models."""
@@ -295,6 +409,8 @@ class Recommender(ShownModel, Part):
             "history": self.history_,
             "best_epoch": self.best_epoch_,
         }
+        if self.lineage_:
+            facts["lineage"] = list(self.lineage_)
         return Artifact(
             self.stage,
             self.kind,
@@ -310,6 +426,7 @@ class Recommender(ShownModel, Part):
         model = cls._unpack(artifact)
         model.parts_ = SavedParts(artifact.parts)
         model.history_, model.best_epoch_ = artifact.facts["history"], artifact.facts["best_epoch"]
+        model.lineage_ = artifact.facts.get("lineage", ())
         model.fitted = True
         return model
 

@@ -31,10 +31,9 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.artifact import MANIFEST
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path, first_line
-from resid.core.files import METRICS, RUN, atomic_file, refuse_file, write_text
+from resid.core.errors import InputError, as_path, counted, first_line
+from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.locks import exclusive
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
@@ -234,6 +233,10 @@ class Run:
                 self.runtime.progress.step(
                     f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
                 )
+            if not other and (self.folder / MODEL).is_dir() and (changes := len(lineage_of(self.folder / MODEL))):
+                self.runtime.progress.step(
+                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / MODEL}"
+                )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
             if results.is_dir() and other:  # only now, as the disk may be full
@@ -285,6 +288,13 @@ def load(folder: str | Path) -> Recommender:
     if not (folder / MODEL).is_dir():
         raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
     return Recommender.load(folder / MODEL)
+
+
+def lineage_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the changes of the items of a saved model, see `Recommender.lineage_`, without reading the model."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) if (folder / MANIFEST).is_file() else {}
+    changes: list[dict[str, Any]] = manifest.get("facts", {}).get("lineage", [])
+    return changes
 
 
 def load_stage(folder: str | Path, stage: str) -> Part | None:
@@ -452,7 +462,7 @@ def stage_key(spec: PartSpec, *inputs: Input | None) -> str:
     content: list[Any] = [
         spec.stage,
         spec.kind,
-        spec.settings.to_dict(),
+        spec.settings.identity(),
         [each.digest if each is not None else None for each in inputs],
         *spec.settings.file_digests(),
     ]
