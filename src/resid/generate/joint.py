@@ -388,15 +388,14 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def grow(self, new: NewItems) -> Grown:
         """See `Generator.grow`.
 
-        Every score of a new item is the mean of the scores of the nearest items in the tree of IDs that training saw: for item
-        vectors see `fill_unseen`, for codes `UntrainedCodes`, and here for co-occurrence.
+        The codes of a new item score as those of its leaf (`UntrainedCodes`); for the other scores it has `stand_ins`, as every item
+        that training never saw.
         """
         grown = super().grow(new)
         arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
-        if self._cooccurrence is not None:
-            ids = SemanticIds(np.concatenate([self.ids_.codes, cast(Any, grown.ids)]), self.ids_.level_sizes)
-            pooled = self._cooccurrence.pooled(nearest_seen(ids, new.catalogue.counts, len(new)))
-            arrays |= {f"cooccurrence.{name}": array for name, array in pooled.items()}
+        if self._cooccurrence is not None:  # a new item has an empty row
+            ends = grown.artifact.arrays["cooccurrence.indptr"]
+            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
         sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
         return replace(
             grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
@@ -478,28 +477,6 @@ def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
     filled = vectors.clone()
     filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
     return filled
-
-
-def nearest_seen(ids: SemanticIds, counts: NDArray[np.int64], n_new: int) -> list[NDArray[np.int64]]:
-    """Return, for each of the last items, the items that training saw under the longest prefix of its ID that has any.
-
-    Parameters
-    ----------
-    ids
-        The IDs of all items.
-    counts
-        Training counts, shape (items,).
-    n_new
-        The number of last items.
-    """
-    found: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)] * n_new
-    seen = np.flatnonzero(counts)
-    for depth in range(ids.levels - 1, -1, -1):
-        nodes = ids.node_of(depth)
-        order = seen[np.argsort(nodes[seen], kind="stable")]
-        begin, end = (np.searchsorted(nodes[order], nodes[-n_new:], side=side) for side in ("left", "right"))
-        found = [own if len(own) else order[b:e] for own, b, e in zip(found, begin, end, strict=True)]
-    return found
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

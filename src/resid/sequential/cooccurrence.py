@@ -1,6 +1,6 @@
 """CoOccurrence: items that share histories with the last items. The floor: a model below it is not trained well yet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -89,24 +89,6 @@ class CoOccurrence(Recommender):
         rows, columns = np.nonzero(recent >= 0)
         shape = (len(histories), len(self.catalogue_))
         return sparse.csr_array((weights[rows, columns], (rows, recent[rows, columns])), shape=shape)
-
-    def pooled(self, members: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-        """Return the counts with further items at the end, as `arrays` does.
-
-        Parameters
-        ----------
-        members
-            For each further item, the items whose mean co-occurrence it gets.
-        """
-        lengths = np.array([len(some) for some in members])
-        rows = np.repeat(np.arange(len(members)), lengths)
-        shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
-        shape = (len(members), len(self.catalogue_))
-        means = sparse.csr_array((shares, (rows, np.concatenate(members))), shape=shape)
-        known = self.similarity_
-        grown = sparse.block_array([[known, known @ means.T], [means @ known, None]], format="csr").astype(np.float32)
-        grown.sort_indices()
-        return {name: getattr(grown, name) for name in ("data", "indices", "indptr")}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the counts as arrays; `from_arrays` restores the model."""
