@@ -11,6 +11,11 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 RUN = "run.json"
 _CONTENT = {
     RUN: "a run",
@@ -67,10 +72,35 @@ def _listed_files(manifest: Path) -> set[str]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise."""
+def exclusive(folder: Path, named: Path | None = None) -> Iterator[None]:
+    """Lock a folder while the block runs; the lock ends with its process. Errors name `named`, by default the folder."""
+    refuse_file(folder)
+    with explain_disk_errors(named or folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    with lock:
+        if fcntl is None:
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            what = "writing this file" if named else "using this folder"
+            other = "file" if named else "folder"
+            raise InputError(
+                f"{named or folder}: another run is {what}; wait for it, or choose another {other}."
+            ) from error
+        yield
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, named: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise.
+
+    Errors name `named`, by default the path.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    with explain_disk_errors(path):
+    with explain_disk_errors(named or path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial

@@ -38,6 +38,10 @@ class Encoder(ShownModel, Part):
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """Return the embeddings of all items of the Dataset that it was fitted to."""
 
+    def item_vectors(self) -> NDArray[np.float32] | None:
+        """Return the vectors of `embed`, shape (items, d), without the Dataset; None if the encoder does not keep them."""
+        return None
+
     def embed_new(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.float32]]:
         """Return embeddings of items that are not in the Dataset.
 

@@ -133,6 +133,11 @@ class FAMAE(Encoder):
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
         return ItemEmbeddings(vectors, columns, data.fingerprint)
 
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        self._require_fit()
+        return self._represent(self.model_.codes, normalize=False)
+
     def embed_new(
         self, items: Any, *, item_column: str = "item", normalize: bool = False
     ) -> tuple[pl.Series, NDArray[np.float32]]:

@@ -53,17 +53,20 @@ class ItemTableEncoder(Encoder):
         self.history_, self.best_epoch_ = self.recommender_.history_, self.recommender_.best_epoch_
         return self
 
-    @torch.inference_mode()
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """See `Encoder.embed`."""
         self._require_data(data)
-        tables, width = self.recommender_.model_.tables, self.settings.width
+        width, names = self.settings.width, self.recommender_.field_sizes_
+        columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
+        return ItemEmbeddings(self.item_vectors(), columns, data.fingerprint)
+
+    @torch.inference_mode()
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        tables = self.recommender_.model_.tables
         parts = [tables.part(field, tables.codes) for field in range(len(tables))]
-        vectors = torch.cat(parts, dim=1).cpu().numpy()
-        columns = {
-            name: (field * width, (field + 1) * width) for field, name in enumerate(self.recommender_.field_sizes_)
-        }
-        return ItemEmbeddings(vectors, columns, data.fingerprint)
+        vectors: NDArray[np.float32] = torch.cat(parts, dim=1).cpu().numpy()
+        return vectors
 
     @property
     def ranks_items(self) -> bool:

@@ -110,6 +110,10 @@ class TextEncoder(Encoder):
         self._require_data(data)
         return ItemEmbeddings(self.vectors_, {"text": (0, self.vectors_.shape[1])}, data.fingerprint)
 
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        return self.vectors_
+
     def embed_new(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.float32]]:
         """Return embeddings of new items, from the same columns and by the same model, or from the same file of vectors."""
         self._require_fit()

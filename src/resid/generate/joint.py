@@ -34,7 +34,7 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
 from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
-from resid.generate.decode import beam_items, beam_search, score_nodes
+from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
@@ -267,6 +267,23 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         known = items.clamp_min(0)
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
         return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
+
+    @torch.inference_mode()
+    def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
+        """See `Recommender.contributions`: the weighted scores, and the bias of seen items."""
+        recent = self.recent(histories)
+        memory, chosen = self.model_.encode_histories(recent), torch.from_numpy(items).to(recent.device)
+        codes = score_codes(self.model_, memory, self.model_.codes[chosen])
+        found = {
+            name: self.blend_.weights.get(name, 0.0) * values
+            for name, values in self._scores(recent, memory, chosen, codes).items()
+        }
+        found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
+        return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
+
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors("item").cpu().numpy()
+        return vectors
 
     def _code_scores(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> Tensor:
         """Return the log-probabilities of the codes of a tree's items, shape (users, items)."""

@@ -248,6 +248,10 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         self._candidates = found
         return found
 
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors().all.cpu().numpy()
+        return vectors
+
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         codes = self.model_.tables.codes.cpu().numpy().astype(np.int32)

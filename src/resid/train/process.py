@@ -3,19 +3,12 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from resid.core.errors import InputError, explain_disk_errors
-from resid.core.files import refuse_file
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from resid.core.files import exclusive as exclusive  # for those who train
 
 torch_deterministic: Any = torch.utils.deterministic  # claims to be typed
 
@@ -31,26 +24,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         torch_deterministic.fill_uninitialized_memory = fill
-
-
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Lock a folder while the block runs; the lock ends with its process."""
-    refuse_file(folder)
-    with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    with lock:
-        if fcntl is None:
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another run is using this folder; wait for it, or choose another folder."
-            ) from error
-        yield
 
 
 @contextmanager
