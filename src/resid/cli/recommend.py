@@ -184,24 +184,21 @@ def _answer(model: "Recommender", history: list[Any], items: Any, scores: Any, w
 
 def _why_table(explanations: list[dict[str, Any]]) -> Table:
     """Return a table of explanations: the nearest items of the history, and what the scores add."""
-    scores = list(explanations[0]["contributions"]) if explanations else []
-    table = Table("item", "shared ID", "nearest items of the history (cosine, shared codes)", *scores, title="Why")
+    scores = any(each["contributions"] for each in explanations)
+    table = Table(title="Why", title_justify="left")
+    for column in ("item", "shared ID", "nearest in the history", "cosine", "codes", *(["score"] if scores else [])):
+        table.add_column(column, no_wrap=column in ("item", "nearest in the history"))
     for each in explanations:
-        near = [
-            f"{neighbour['item']} ({', '.join(_near_facts(neighbour))})"
-            if _near_facts(neighbour)
-            else neighbour["item"]
-            for neighbour in each["nearest"]
+        near = each["nearest"]
+        added = [f"{value:+.2f} {name}" for name, value in each["contributions"].items()]
+        cells = [
+            "-".join(map(str, each["prefix"])) or "–",
+            escape("\n".join(str(neighbour["item"]) for neighbour in near) or "–"),
+            "\n".join("–" if n["similarity"] is None else f"{n['similarity']:.2f}" for n in near),
+            "\n".join("–" if n["shared_prefix"] is None else str(n["shared_prefix"]) for n in near),
         ]
-        prefix = "-".join(map(str, each["prefix"])) or "–"
-        added = [f"{each['contributions'][name]:+.2f}" for name in scores]
-        table.add_row(escape(str(each["item"])), prefix, escape("\n".join(map(str, near)) or "–"), *added)
+        table.add_row(escape(str(each["item"])), *cells, *(["\n".join(added)] if scores else []))
     return table
-
-
-def _near_facts(neighbour: dict[str, Any]) -> list[str]:
-    found = [] if neighbour["similarity"] is None else [f"{neighbour['similarity']:.2f}"]
-    return found + ([] if neighbour["shared_prefix"] is None else [str(neighbour["shared_prefix"])])
 
 
 def recommendations_table(model: "Recommender", items: Any, scores: Any) -> Table:
@@ -217,7 +214,9 @@ def items_table(model: "Recommender", items: list[Any], more: dict[str, list[str
     columns = [name for name in known.items.columns if name != "item"]
     columns.sort(key=lambda name: name != "title")  # the title first, if there is one
     header = ("", "item", *(["ID"] if ids is not None else []), *more, *columns[:3])
-    table = Table(*header, title=escape(title) if title else None, title_justify="left")
+    table = Table(title=escape(title) if title else None, title_justify="left")
+    for name in header:
+        table.add_column(name, no_wrap=name == "item")
     for place, (index, item) in enumerate(zip(known.find(items), items, strict=True)):
         code = ["-".join(map(str, ids.codes[index]))] if ids is not None else []
         row = known.items.row(int(index), named=True)
