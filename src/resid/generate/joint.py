@@ -46,7 +46,7 @@ from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
-_COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
@@ -281,6 +281,19 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
         return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
 
+    def score_tables(self) -> tuple[dict[str, NDArray[np.float32]], CoOccurrence | None]:
+        """Return what the blended scores are computed from, for other systems.
+
+        Returns
+        -------
+        vectors, cooccurrence
+            Item vectors by the name of the score, ``item`` and ``encoder``, each of shape (items, d), and the co-occurrence;
+            only those that have a weight.
+        """
+        used = [name for name, weight in self.blend_.weights.items() if weight]
+        vectors = {name: self._item_vectors(name).cpu().numpy() for name in ("item", "encoder") if name in used}
+        return vectors, self._cooccurrence if "cooccurrence" in used else None
+
     def _own_vectors(self) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = self._item_vectors("item").cpu().numpy()
         return vectors
@@ -326,7 +339,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         else:
             rows = np.repeat(np.arange(len(items)), items.shape[1])
             values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
-        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(_COOCCURRENCE_FLOOR).log_()
+        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(COOCCURRENCE_FLOOR).log_()
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
