@@ -32,7 +32,20 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
-    "cli": {"core", "data", "encode", "evaluate", "generate", "methods", "quantize", "recommend", "runs", "train"},
+    "export": {"core", "data", "encode", "generate", "recommend", "runs"},
+    "cli": {
+        "core",
+        "data",
+        "encode",
+        "evaluate",
+        "export",
+        "generate",
+        "methods",
+        "quantize",
+        "recommend",
+        "runs",
+        "train",
+    },
 }
 
 

@@ -58,7 +58,7 @@ def recommend(
     names = {name: name for name in _COLUMNS} | dict(columns or {})
     recommender = load(model)  # here, so that mistakes are found before the job starts
     recommender.check_request(k, options)
-    allowed_items(recommender.catalogue_, *(_listed(ids) for ids in (allow, deny)), where)
+    allowed_items(recommender.catalogue_, _listed(allow), _listed(deny), where)
     grouped = _histories(frame, names)
     item_type = t.LongType() if recommender.catalogue_.item_ids.dtype.is_integer() else t.StringType()
     schema = t.StructType(

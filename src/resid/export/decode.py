@@ -43,7 +43,7 @@ class Decoder:
         self._build_tree()
 
     def _build_tree(self) -> None:
-        """Number the prefixes of every length in lexicographic order, so that the children of a node are consecutive."""
+        """Build the tree: number the prefixes of every length in lexicographic order, so that the children of a node are consecutive."""
         codes, sizes = self.codes[self._popular].astype(np.int64), self.facts["level_sizes"]
         node = np.zeros(len(codes), dtype=np.int64)
         self._keys = []  # of every level: parent · size + code, ascending
@@ -51,7 +51,10 @@ class Decoder:
             keys, node = np.unique(node * size + codes[:, level], return_inverse=True)
             self._keys.append(keys)
         order = np.argsort(node, kind="stable")
-        self._items, self._first = self._popular[order], np.searchsorted(node[order], np.arange(len(self._keys[-1]) + 1))
+        self._items, self._first = (
+            self._popular[order],
+            np.searchsorted(node[order], np.arange(len(self._keys[-1]) + 1)),
+        )
 
     def recommend(self, histories: Sequence[Sequence[Any]], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best items after each history, best first.
@@ -121,7 +124,8 @@ class Decoder:
                 total = total + weights[name] * (self.tables[f"{name}_vectors"][items] @ queries[f"{name}_query"][0])
         if "cooccurrence" in self.facts:
             total = total + weights["cooccurrence"] * self._cooccurrence(history, items)
-        return total.astype(np.float32)
+        blended: np.ndarray = total.astype(np.float32)
+        return blended
 
     def _cooccurrence(self, history: np.ndarray, items: np.ndarray) -> np.ndarray:
         """Return the logarithm of the co-occurrence of items with the last items of a history."""
@@ -130,7 +134,8 @@ class Decoder:
         for age, item in enumerate(history[::-1][: facts["n_recent"]]):
             row = slice(begin[item], begin[item + 1])
             np.add.at(found, indices[row], facts["decay"] ** age * data[row])
-        return np.log(found[items].astype(np.float32) + np.float32(facts["floor"]))
+        logarithms: np.ndarray = np.log(found[items].astype(np.float32) + np.float32(facts["floor"]))
+        return logarithms
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:

@@ -70,7 +70,7 @@ def write_onnx(model: Recommender, folder: Path) -> str:
         wrapped = _Level(decoder, cast(nn.Embedding, network.code_tables[level - 1]))
         names = (["state", "nodes", "codes"], ["log_probs", "next_state"])
         _export(wrapped, inputs, ({0: beams},) * 3, folder / f"level{level + 1}.onnx", *names)
-    tables = {"codes": model.ids_.codes, "counts": model.catalogue_.counts, "item_ids": _ids(model)}
+    tables: dict[str, Any] = {"codes": model.ids_.codes, "counts": model.catalogue_.counts, "item_ids": _ids(model)}
     facts: dict[str, Any] = {
         "level_sizes": list(model.ids_.level_sizes),
         "beam_size": model.settings.beam_size,
@@ -174,7 +174,8 @@ class _FamaeQuery(nn.Module):
         not_read = model.codes.new_zeros(1, *model.codes.shape[1:])
         target = model.fuse(not_read, model.all_masked(1)).expand(histories.shape[0], -1)
         hidden = model.encode(*model.with_target(tokens, real, target), n_last=1)[:, 0]
-        return f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        query: Tensor = f.normalize(hidden, dim=1) * hidden.shape[1] ** 0.5
+        return query
 
 
 def _query_of(model: JointGenerator) -> nn.Module:

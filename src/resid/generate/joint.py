@@ -291,7 +291,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             only those that have a weight.
         """
         used = [name for name, weight in self.blend_.weights.items() if weight]
-        vectors = {name: self._item_vectors(name).cpu().numpy() for name in ("item", "encoder") if name in used}
+        scored = [name for name in used if name in ("item", "encoder")]
+        vectors: dict[str, NDArray[np.float32]] = {name: self._item_vectors(name).cpu().numpy() for name in scored}
         return vectors, self._cooccurrence if "cooccurrence" in used else None
 
     def _own_vectors(self) -> NDArray[np.float32]:
