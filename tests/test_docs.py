@@ -1,11 +1,13 @@
 """The code blocks of the README and the guide run, links lead somewhere, and all documents agree on the version."""
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 import resid
 from resid.cli import main
 from resid.cli.app import app
+from resid.methods.recipe import recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
@@ -108,6 +111,33 @@ def test_links(page):
             assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
                 target
             )
+
+
+@cache
+def definitions(module):
+    """Return the names that a module defines: functions, classes and their methods."""
+    names = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return names
+
+
+def test_symbols_of_the_methods():
+    """Every link to code in docs/method.md names something that its file defines."""
+    page = ROOT / "docs" / "method.md"
+    links = re.findall(r"\[([^\]]*)\]\(([^)\s]+\.py)\)", page.read_text())
+    assert len(links) > 50
+    for text, target in links:
+        assert text.strip("`") in definitions((page.parent / target).resolve()), (text, target)
+
+
+def test_methods_cover_all_recipes():
+    text = (ROOT / "docs" / "method.md").read_text()
+    names = {re.sub("(-paper)?(-fields)?$", "", name) for name in recipe_names()}
+    assert not {name for name in names if f"`{name}`" not in text}
 
 
 def test_recipes_of_the_guide():

@@ -6,6 +6,7 @@ from resid.core.errors import InputError
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from resid.comparison.comparison import compare
     from resid.core.progress import ConsoleProgress
     from resid.core.runtime import Runtime
     from resid.data.dataset import Dataset
@@ -24,6 +25,7 @@ __all__ = [
     "Recommender",
     "Runtime",
     "__version__",
+    "compare",
     "fit",
     "load",
 ]
@@ -31,6 +33,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "comparison.comparison": "compare",
         "core.progress": "ConsoleProgress",
         "core.runtime": "Runtime",
         "data.dataset": "Dataset",

@@ -10,7 +10,6 @@ from resid.core.errors import InputError, nearest, shown
 from resid.data.catalogue import parse_ids
 from resid.data.where import Where
 from resid.recommend.base import Recommender
-from resid.recommend.histories import allowed_items
 from resid.runs.run import load
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def recommend(
     names = {name: name for name in _COLUMNS} | dict(columns or {})
     recommender = load(model)  # here, so that mistakes are found before the job starts
     recommender.check_request(k, options)
-    allowed_items(recommender.catalogue_, _listed(allow), _listed(deny), where)
+    recommender.allowed_mask(_listed(allow), _listed(deny), where)
     grouped = _histories(frame, names)
     item_type = t.LongType() if recommender.catalogue_.item_ids.dtype.is_integer() else t.StringType()
     schema = t.StructType(

@@ -102,6 +102,8 @@ class TestCommands:
         command = re.search(r"resid (recommend demo-shop/run --history \S+ -k 5)", shown)[1]  # what it says to try
         assert main([*command.split(), "--json"]) == 0
         assert len(json.loads(capsys.readouterr().out)["items"]) == 5
+        assert "Open demo-shop/report.html in a browser" in shown
+        assert "cooccurrence" in (tmp_path / "demo-shop" / "report.html").read_text(encoding="utf-8")
         assert Dataset.load(tmp_path / "demo-shop" / "data").field_names == ("store", "cat1", "cat2", "cat3")
 
     def test_output_that_nobody_reads_or_can_show(self, tables, tmp_path):

@@ -8,21 +8,26 @@ import subprocess
 import sys
 
 import pytest
+from cyclopts import App
 
 from resid import InputError, Recipe
 from resid.cli import main
+from resid.cli.analyse import analyse
 from resid.cli.app import _COMMANDS, app
 from resid.cli.waiting import choose_waiting
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
-@pytest.mark.parametrize("command", [*_COMMANDS, "recipes show"])
+@pytest.mark.parametrize(
+    "command", [*_COMMANDS, "recipes show", *(f"analyse {name}" for name in analyse if not name.startswith("-"))]
+)
 def test_every_help_has_an_example_with_valid_arguments(command, capsys):
     assert main([*command.split(), "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     module = importlib.import_module(f"resid.cli.{command.split()[0]}")
-    about = module.recipes.help if command == "recipes" else getattr(module, command.split()[-1]).__doc__
+    found = getattr(module, command.split()[-1])
+    about = found.help if isinstance(found, App) else found.__doc__
     examples = re.findall(r"``(resid .*?)``", about)
     assert examples
     for example in examples:

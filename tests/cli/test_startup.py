@@ -11,7 +11,7 @@ from resid.core.registry import _SETTINGS, find_part, find_settings, kinds
 from resid.core.settings import settings_of_estimator
 from resid.methods.recipe import list_recipes, recipe_names
 
-HEAVY = {"torch", "sklearn", "scipy", "numba", "lightning_fabric", "pandas", "pyarrow", "transformers"}
+HEAVY = {"torch", "sklearn", "scipy", "numba", "lightning_fabric", "pandas", "pyarrow", "transformers", "matplotlib"}
 RUN = "import sys\nfrom resid.cli import main\ncode = main(sys.argv[1:])\nsys.stderr.write(' '.join(sys.modules))\nsys.exit(code)"
 
 
@@ -24,7 +24,17 @@ def imported(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--help", "--version", "fit --help", "evaluate --help", "prepare --help", "recipes", "recipes --json"],
+    [
+        "--help",
+        "--version",
+        "fit --help",
+        "evaluate --help",
+        "prepare --help",
+        "recipes",
+        "recipes --json",
+        "analyse",
+        "analyse tsne --help",
+    ],
 )
 def test_printed_at_once(arguments):
     assert not imported(*arguments.split()) & HEAVY

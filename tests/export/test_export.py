@@ -30,7 +30,9 @@ def folder(tmp_path_factory):
     place = np.arange(small_data().n_items)
     shared = SemanticIds(np.column_stack([place % 9, place // 18]), None, small_data().item_ids)  # two items per ID
     embeddings = small_encoder().embed(small_data())
-    OnePassGenerator(OnePassSettings(**TINY)).fit(small_data(), shared, embeddings).save(folder / "onepass")
+    onepass = OnePassGenerator(OnePassSettings(**TINY)).fit(small_data(), shared, embeddings)
+    onepass.remove_items(onepass.recommend(small_data().item_ids[:2].to_list(), 3)[0])  # the best are withdrawn
+    onepass.save(folder / "onepass")
     return folder
 
 

@@ -111,9 +111,9 @@ import polars as pl
 from resid import InputError
 from resid.core.artifact import Artifact, write_artifact
 from resid.core.files import write_text
+from resid.core.locks import exclusive
 from resid.core.tables import write_table
 from resid.train.checkpoint import save_checkpoint
-from resid.train.process import exclusive
 subprocess.run(["mount", "-o", "remount,ro", "small"], check=True)
 for write in (
     lambda: write_text(Path("small/a.txt"), "a"),

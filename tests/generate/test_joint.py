@@ -15,7 +15,7 @@ from resid.data.batches import PADDING, SequenceBatches
 from resid.encode import FAMAE, FamaeSettings
 from resid.evaluate import evaluate
 from resid.generate.blend import Blend, fit_blend, seen_items
-from resid.generate.joint import JointGenerator, JointSettings, fill_unseen
+from resid.generate.joint import JointGenerator, JointSettings, fill_unseen, stand_ins
 from resid.quantize import GAOQ, SemanticIds
 from tests.recommend.contract import RecommenderContract, interrupt_after
 
@@ -31,8 +31,10 @@ def _inputs(data):
 
 @pytest.fixture(scope="module")
 def data():
-    shop = synthetic_shop(users=150, items=70, interactions=1_500, seed=4)
-    return Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
+    shop = synthetic_shop(users=150, items=70, interactions=1_500, seed=5)
+    found = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"], k_core=1)
+    assert (found.training_counts == 0).sum() == 2  # so that the tests cover unseen items
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +59,13 @@ def _reference(model, data, history):
     state = network.trunk.states(items)[0, -1]
     tokens = network.trunk.all_but_last_layer(network.trunk.tables.vectors(items), None)
     code_state = network.code_layer(tokens, None)[0, -1]
+    weights = stand_ins(data.training_counts, ids, network.vectors.numpy())
     vectors = network.trunk.tables.vectors(torch.arange(data.n_items))
-    units = fill_unseen(f.normalize(vectors, dim=1), ids, data.training_counts)
+    units = fill_unseen(f.normalize(vectors, dim=1), weights)
     item = units @ f.normalize(state, dim=0) * 4  # √16
     targets = torch.zeros(1, len(data.field_names) + 1, dtype=torch.long)
     hidden = encoder.model_.hidden(items, targets, torch.ones_like(targets, dtype=torch.bool))
-    units = fill_unseen(f.normalize(encoder.model_.embeddings()[0].weight, dim=1), ids, data.training_counts)
+    units = fill_unseen(f.normalize(encoder.model_.embeddings()[0].weight, dim=1), weights)
     own = units @ f.normalize(hidden[0], dim=0) * 4
     codes = torch.zeros(data.n_items)
     for index in range(data.n_items):
@@ -81,6 +84,7 @@ def _reference(model, data, history):
                 both = sum(index in s and recent in s for s in sets)
                 counts = sum(index in s for s in sets) * sum(recent in s for s in sets)
                 together[index] += 0.7**back * both / max(counts, 1) ** 0.5
+    together = weights @ together
     seen = torch.from_numpy(np.isin(np.arange(data.n_items), history))
     w = model.blend_.weights
     total = w["codes"] * codes + w["item"] * item + w["encoder"] * own
@@ -222,7 +226,7 @@ def test_tables_start_from_the_encoder(data, inputs):
         np.zeros((data.n_items, 5)),
         dict(zip(encoder.model_.field_names, encoder.model_.field_sizes, strict=True)),
     )
-    started._encoder = encoder
+    started._encoder, started.catalogue_ = encoder, data.catalogue
     network = started._network(torch.from_numpy(ids.codes), ids.level_sizes, None, 31)
     for ours, theirs in zip(network.trunk.tables.embeddings(), encoder.model_.embeddings(), strict=True):
         assert torch.equal(ours.weight, theirs.weight)
@@ -294,12 +298,34 @@ class TestBlend:
         assert seen_items(histories, items).tolist() == [[False, True, False, True], [True, False, True, False]]
 
 
-def test_unseen_items_get_the_mean_of_their_nearest_relatives():
+class TestUnseenItems:
+    counts = np.array([2, 0, 0, 4, 1])
     ids = SemanticIds([[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [1, 0, 1]])
-    vectors = torch.tensor([[1.0], [3.0], [5.0], [7.0], [9.0]])
-    filled = fill_unseen(vectors, ids, np.array([2, 0, 0, 4, 1]))
-    assert filled[:, 0].tolist() == [1, 1, 1, 7, 9]  # of the leaf, of the first code
-    assert fill_unseen(vectors, ids, np.zeros(5, dtype=np.int64)) is vectors
+
+    def test_mean_of_the_smallest_subtree_with_seen_items(self):
+        weights = stand_ins(self.counts, self.ids, None)
+        filled = fill_unseen(torch.tensor([[1.0], [3.0], [5.0], [7.0], [9.0]]), weights)
+        assert filled[:, 0].tolist() == [1, 1, 1, 7, 9]  # of the leaf, of the first code
+
+    def test_mean_of_the_nearest_seen_items(self, monkeypatch):
+        monkeypatch.setattr("resid.generate.joint._NEIGHBORS", 2)
+        angles = np.radians([0.0, 10.0, 80.0, 90.0, 30.0])
+        weights = stand_ins(self.counts, self.ids, np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32))
+        assert weights.toarray().tolist() == [
+            [1, 0, 0, 0, 0],
+            [0.5, 0, 0, 0, 0.5],
+            [0, 0, 0, 0.5, 0.5],
+            [0, 0, 0, 1, 0],
+            [0, 0, 0, 0, 1],
+        ]
+        filled = fill_unseen(torch.tensor([[1.0], [3.0], [5.0], [7.0], [9.0]]), weights)
+        assert filled[:, 0].tolist() == [1, 5, 8, 7, 9]
+
+    @pytest.mark.parametrize("counts", [[0, 0, 0, 0, 0], [1, 2, 3, 4, 5]])
+    def test_nothing_to_fill(self, counts):
+        weights, vectors = stand_ins(np.array(counts), self.ids, None), torch.ones(5, 1)
+        assert weights is None
+        assert fill_unseen(vectors, weights) is vectors
 
 
 class TestContract(RecommenderContract):

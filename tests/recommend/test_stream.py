@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from resid import InputError
-from resid.core.files import exclusive
+from resid.core.locks import exclusive
 from resid.core.progress import Silent
 from resid.recommend import recommend_file, stream
 from resid.sequential import CoOccurrence
@@ -164,7 +164,7 @@ def test_two_at_once(lists, tmp_path):
     write(lists, tmp_path / "lists.parquet")
     with (
         exclusive(tmp_path / ".out.csv.partial-work"),
-        pytest.raises(InputError, match=r"out\.csv: another run is writing this file; wait for it"),
+        pytest.raises(InputError, match=r"out\.csv: another run is using this file; wait for it"),
     ):
         recommend_file(small_onepass(), tmp_path / "lists.parquet", tmp_path / "out.csv")
 

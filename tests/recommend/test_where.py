@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from resid import InputError
+from resid import InputError, load
 from resid.data.where import matching_items
 from resid.generate import joint
 from tests.small import small_data, small_joint, small_onepass
@@ -119,12 +119,22 @@ class TestSimilar:
         assert cosines[-1] == -np.inf
         assert len(set(items)) == small_data().n_items
 
+    def test_withdrawn_items_are_not_found(self, tmp_path):
+        small_joint().save(tmp_path / "model")
+        model, item = load(tmp_path / "model"), small_data().item_ids[7]
+        first, second = model.similar(item, 2)[0]
+        model.remove_items([first])
+        assert model.similar(item, 1)[0].tolist() == [second]
+        found, cosines, _ = model.similar(item, small_data().n_items)
+        assert found[-2:].tolist() == [None, None]
+        assert (cosines[-2:] == -np.inf).all()
+
     def test_what_cannot_be_compared(self):
         from resid.sequential import CoOccurrence
 
         with pytest.raises(InputError, match="this CoOccurrence has no item vectors"):
             CoOccurrence().fit(small_data()).similar(small_data().item_ids[0], 3)
-        with pytest.raises(InputError, match=r"'nothing' is not an item of the catalogue"):
+        with pytest.raises(InputError, match=r"the model has no item 'nothing'"):
             small_onepass().similar(["nothing"], 3)
         with pytest.raises(InputError, match="k must be an integer"):
             small_onepass().similar(small_data().item_ids[0], 0)

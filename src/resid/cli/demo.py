@@ -1,4 +1,4 @@
-"""`resid demo`: all stages on a synthetic shop, from tables to recommendations."""
+"""`resid demo`: all stages on a synthetic shop, from tables to recommendations and a report."""
 
 import shlex
 from pathlib import Path
@@ -29,24 +29,27 @@ _SMALL = {  # learns the shop in seconds
     "generator.batch_size": 128,
     "generator.learning_rate": 3e-3,
 }
+_NAMES = {"cooccurrence": "co-occurrence", "run": "ReSID"}  # of runs in the table of results
 _USERS = 2  # shown
 _SHOWN = 5  # items of a history
 
 
 def demo(*, out: Path = Path("demo-shop")) -> None:
-    """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations; no download.
+    """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations, report; no download.
 
     Example: ``resid demo``
 
     Parameters
     ----------
     out
-        The folder to write: the Dataset to data/, the run to run/.
+        The folder to write: the Dataset to data/, the runs to run/, popularity/ and cooccurrence/, the report to report.html.
     """
     from resid import ConsoleProgress, Dataset, Runtime, fit  # here, as these imports take a second
     from resid.data.dataset import MANIFEST
     from resid.data.synthetic import synthetic_shop
     from resid.evaluate import evaluate
+    from resid.report import write_report
+    from resid.runs import write_evaluation
 
     refuse_foreign_folder(out / "data", MANIFEST)
     progress = ConsoleProgress(errors)
@@ -62,20 +65,25 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         highlight=False,
     )
     model = fit(data, "resid", out / "run", changes=_SMALL, runtime=Runtime(progress=progress))
-    baselines = {"popularity": fit(data, "popularity"), "co-occurrence": fit(data, "cooccurrence")}
+    models = {name: fit(data, name, out / name) for name in ("popularity", "cooccurrence")} | {"run": model}
     table = Table(
         "", "R@5", "R@10", "N@10", title="Test set: how often the next item is in the top K", title_justify="left"
     )
-    for name, some in (*baselines.items(), ("ReSID", model)):
-        found = evaluate(some, data).metrics()["seen_kept"]
-        table.add_row(name, *(f"{found[metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10")))
+    for name, some in models.items():
+        evaluation = evaluate(some, data)
+        metrics = evaluation.metrics()
+        write_evaluation(out / name, "test", metrics, evaluation.table())
+        shown = (f"{metrics['seen_kept'][metric]:.4f}" for metric in ("recall@5", "recall@10", "ndcg@10"))
+        table.add_row(_NAMES.get(name, name), *shown)
     output.print(table)
     for user in range(_USERS):
         _show(model, data, user)
+    write_report([out / name for name in reversed(models)], out / "report.html", progress=progress)
     history = ",".join(str(data.item_ids[int(item)]) for item in data.test.window(0)[0][-3:])
     run = shlex.quote(str(out / "run"))
     for line in (
-        f"\nWrote {out}. Try next:",
+        f"\nWrote {out}. Open {out / 'report.html'} in a browser: data, training, IDs to explore, results, example users.",
+        "Try next:",
         f"  resid recommend {run} --history {history} -k 5",
         f"  resid evaluate {run}",
         f"  resid inspect {run}",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from resid import InputError
 from resid.cli.app import AsJson, output, print_json
-from resid.cli.show import ids_table, ids_text
+from resid.cli.show import ids_table
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 
 
@@ -42,6 +42,7 @@ def quantize(
     from resid.encode import ItemEmbeddings
     from resid.methods.semantic_ids import fit_encoder, fit_quantizer
     from resid.quantize import SemanticIds, id_quality
+    from resid.report.ids import ids_text
     from resid.runs import Run
 
     refuse_dataset_folder(out)

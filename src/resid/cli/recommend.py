@@ -116,8 +116,8 @@ def recommend(
     known = recommender.catalogue_.item_ids
     options: dict[str, Any] = {
         "exclude_seen": exclude_seen,
-        "allow": _read_ids(allow, known.dtype),
-        "deny": _read_ids(deny, known.dtype),
+        "allow": read_ids(allow, known.dtype),
+        "deny": read_ids(deny, known.dtype),
         "where": where,
         **recommender.decoding_options(decoding),
     }
@@ -238,7 +238,8 @@ def _cut(value: Any) -> str:
     return text
 
 
-def _read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
+def read_ids(path: Path | None, dtype: "pl.DataType") -> list[Any] | None:
+    """Read a text file with one item id per line; None for no file."""
     from resid.data.catalogue import parse_ids
 
     if path is None:

@@ -52,9 +52,15 @@ class Training:
         """Return the recipe with the changes of --seed and --set."""
         from resid import Recipe  # here, as this import takes a while
 
+        return Recipe.read(self.recipe).replace(self.changes())
+
+    def changes(self) -> dict[str, int | str | tuple[str, ...]]:
+        """Return the changes of --epochs, --seed and --set."""
+        from resid.methods.recipe import read_changes  # here, as this import takes a while
+
         common = {"epochs": self.epochs, "seed": self.seed}
-        changes = {name: value for name, value in common.items() if value is not None} | read_changes(self.change)
-        return Recipe.read(self.recipe).replace(changes)
+        given = {name: value for name, value in common.items() if value is not None}
+        return {**given, **read_changes(self.change, "--set")}
 
     def runtime(self) -> "Runtime":
         """Start the devices; only the first process shows progress."""
@@ -70,16 +76,6 @@ class Training:
 
 
 DEFAULTS = Training()
-
-
-def read_changes(pairs: tuple[str, ...]) -> dict[str, int | str | tuple[str, ...]]:
-    """Read the name=value pairs of --set."""
-    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
-        raise InputError(
-            f"--set: '{bad[0]}' does not have the form name=value, for example encoder.learning_rate=3e-4."
-        )
-    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
-    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}
 
 
 def refuse_dataset_folder(out: Path) -> None:

@@ -11,16 +11,12 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
-RUN = "run.json"
+RUN, MANIFEST = "run.json", "manifest.json"
+METRICS = "metrics.jsonl"  # of the epochs of a training
 _CONTENT = {
     RUN: "a run",
     "dataset.json": "a Dataset",
-    "manifest.json": "a model",
+    MANIFEST: "a model",
 }  # by the file that every such folder has
 
 
@@ -69,28 +65,6 @@ def _listed_files(manifest: Path) -> set[str]:
         return {manifest.name, *content["files"], *content.get("parts", ())} if "format" in content else set()
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path, named: Path | None = None) -> Iterator[None]:
-    """Lock a folder while the block runs; the lock ends with its process. Errors name `named`, by default the folder."""
-    refuse_file(folder)
-    with explain_disk_errors(named or folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    with lock:
-        if fcntl is None:
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            what = "writing this file" if named else "using this folder"
-            other = "file" if named else "folder"
-            raise InputError(
-                f"{named or folder}: another run is {what}; wait for it, or choose another {other}."
-            ) from error
-        yield
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
 _DAY_MONTH = r"^(\d\d?)[/.-](\d\d?)[/.-](\d{4})"
 _DAY_FIRST, _MONTH_FIRST = r"^(1[3-9]|2\d|3[01])[/.-]", r"^\d\d?[/.-](1[3-9]|2\d|3[01])[/.-]"
 # Units in which a time since 1970 is counted, and the range of numbers for the years 1973 to 2286.
-_EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
+EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -268,7 +268,7 @@ def _parsed(table: Table, original: str, format_: str) -> Table:
 def _refuse_mixed_units(table: Table, original: str) -> None:
     """Raise an `InputError` if all timestamps are times since 1970, but some in another unit than the others."""
     time = nw.col("timestamp")
-    units = {name: (time >= least) & (time < least * 100) for name, least in _EPOCHS.items()}
+    units = {name: (time >= least) & (time < least * 100) for name, least in EPOCHS.items()}
     counts = _aggregate(
         table,
         {name: unit.cast(nw.Int64).sum() for name, unit in units.items()}

@@ -43,18 +43,18 @@ class Decoder:
         self._build_tree()
 
     def _build_tree(self) -> None:
-        """Build the tree: number the prefixes of every length in lexicographic order, so that the children of a node are consecutive."""
+        """Build the tree: prefixes of every length are numbered in lexicographic order, so that children are consecutive."""
         codes, sizes = self.codes[self._popular].astype(np.int64), self.facts["level_sizes"]
         node = np.zeros(len(codes), dtype=np.int64)
-        self._keys = []  # of every level: parent · size + code, ascending
+        shown = self.tables["recommendable"][self._popular]  # not withdrawn
+        self._keys, self._leads = [], []  # of every level: parent · size + code, ascending; and which lead to an item
         for level, size in enumerate(sizes):
             keys, node = np.unique(node * size + codes[:, level], return_inverse=True)
             self._keys.append(keys)
-        order = np.argsort(node, kind="stable")
-        self._items, self._first = (
-            self._popular[order],
-            np.searchsorted(node[order], np.arange(len(self._keys[-1]) + 1)),
-        )
+            self._leads.append(np.isin(np.arange(len(keys)), node[shown]))
+        order = np.argsort(node[shown], kind="stable")
+        self._items, leaves = self._popular[shown][order], np.arange(len(self._keys[-1]) + 1)
+        self._first = np.searchsorted(node[shown][order], leaves)
 
     def recommend(self, histories: Sequence[Sequence[Any]], k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best items after each history, best first.
@@ -105,6 +105,7 @@ class Decoder:
             children = np.searchsorted(keys, nodes * size), np.searchsorted(keys, (nodes + 1) * size)
             beam = np.repeat(np.arange(len(nodes)), children[1] - children[0])
             child = np.concatenate([np.arange(first, last) for first, last in zip(*children, strict=True)])
+            beam, child = beam[self._leads[level][child]], child[self._leads[level][child]]
             code = keys[child] % size
             values = scores[beam] + log_probs[beam, code]
             best = np.argsort(-values, kind="stable")[:beam_size]

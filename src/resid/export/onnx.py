@@ -70,7 +70,8 @@ def write_onnx(model: Recommender, folder: Path) -> str:
         wrapped = _Level(decoder, cast(nn.Embedding, network.code_tables[level - 1]))
         names = (["state", "nodes", "codes"], ["log_probs", "next_state"])
         _export(wrapped, inputs, ({0: beams},) * 3, folder / f"level{level + 1}.onnx", *names)
-    tables: dict[str, Any] = {"codes": model.ids_.codes, "counts": model.catalogue_.counts, "item_ids": _ids(model)}
+    tables: dict[str, Any] = {"codes": model.ids_.codes, "item_ids": _ids(model)}
+    tables |= {"counts": model.catalogue_.counts, "recommendable": model.catalogue_.recommendable}
     facts: dict[str, Any] = {
         "level_sizes": list(model.ids_.level_sizes),
         "beam_size": model.settings.beam_size,

@@ -10,16 +10,20 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 - ``cooccurrence``: the logarithm of the co-occurrence with the last items, which finds rare targets best;
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
+Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
@@ -28,6 +32,7 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
@@ -41,12 +46,14 @@ from resid.generate.settings import JointSettings
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
+from resid.recommend.items import Grown
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+_NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
@@ -68,6 +75,8 @@ class JointModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class JointModel(LevelwiseModel):
         field_sizes: Sequence[int],
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -90,7 +100,9 @@ class JointModel(LevelwiseModel):
         self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
         for table in self.code_tables:
             nn.init.normal_(cast(Tensor, table.weight), std=0.02)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, s.width, s.ffn_width, s.dropout)
 
     def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -170,6 +182,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self._field_codes, self._field_sizes = item_and_fields(data, fields=self.settings.use_fields)
         self._encoder = encoder if self.settings.uses_encoder else None
         self._vectors: dict[str, Tensor] = {}
+        vars(self).pop("_stand_ins", None)  # of an earlier fit
         counted = "cooccurrence" in self.settings.scores
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
         self.blend_ = Blend({"codes": 1.0})
@@ -188,7 +201,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> JointModel:
         sizes = list(self._field_sizes.values())
-        model = JointModel(codes, level_sizes, self.settings, self._field_codes, sizes, max_length, vectors)
+        model = JointModel(
+            codes,
+            level_sizes,
+            self.settings,
+            self._field_codes,
+            sizes,
+            max_length,
+            vectors,
+            self.catalogue_.n_fitted,
+        )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
             for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
@@ -328,13 +350,20 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if found is None:
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(self.model_.codes.device)
-            found = fill_unseen(vectors, self.ids_, self.catalogue_.counts)
+            found = fill_unseen(vectors, self._stand_ins)
             self._vectors[name] = found
         return found
+
+    @cached_property
+    def _stand_ins(self) -> sparse.csr_array | None:
+        vectors = self.model_.vectors
+        return stand_ins(self.catalogue_.counts, self.ids_, vectors.cpu().numpy() if vectors is not None else None)
 
     def _cooccurrences(self, model: CoOccurrence, recent: Tensor, items: Tensor | None) -> Tensor:
         """Return the logarithm of the co-occurrence of items, all if None, with the last items of histories."""
         found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
+        if self._stand_ins is not None:
+            found = found @ self._stand_ins.T
         if items is None:
             values = found.toarray()
         else:
@@ -384,6 +413,26 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         items = torch.from_numpy(np.where(found >= 0, numbers[found], -1))
         return items.to(recent.device), torch.from_numpy(codes).to(recent.device)
 
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [self.model_.trunk.tables.embeddings()[0]]
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Generator.grow`.
+
+        Every score of a new item is the mean of the scores of the nearest items in the tree of IDs that training saw: for item
+        vectors see `fill_unseen`, for codes `UntrainedCodes`, and here for co-occurrence.
+        """
+        grown = super().grow(new)
+        arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
+        if self._cooccurrence is not None:
+            ids = SemanticIds(np.concatenate([self.ids_.codes, cast(Any, grown.ids)]), self.ids_.level_sizes)
+            pooled = self._cooccurrence.pooled(nearest_seen(ids, new.catalogue.counts, len(new)))
+            arrays |= {f"cooccurrence.{name}": array for name, array in pooled.items()}
+        sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
+        return replace(
+            grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
+        )
+
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         arrays = {"field_codes": self._field_codes, **content["arrays"]}
@@ -409,30 +458,79 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return model
 
 
-def fill_unseen(vectors: Tensor, ids: SemanticIds, counts: NDArray[np.int64]) -> Tensor:
-    """Replace the vectors of items that training never saw by the mean of the nearest seen items in the tree of IDs.
+def stand_ins(
+    counts: NDArray[np.int64], ids: SemanticIds, vectors: NDArray[np.float32] | None
+) -> sparse.csr_array | None:
+    """Return which seen items stand in for each item: itself, or the most similar ones if training never saw it.
 
     Parameters
     ----------
-    vectors
-        Shape (items, d).
-    ids
-        The IDs of the items.
     counts
         Training counts, shape (items,).
+    ids
+        The IDs of the items. Without vectors, all seen items of the smallest subtree that has any are the most similar ones.
+    vectors
+        Item vectors, shape (items, d), or None. With them, the `_NEIGHBORS` seen items with the highest cosine are.
+
+    Returns
+    -------
+    sparse array or None
+        Shape (items, items), rows sum to 1; None if all items were seen, or none.
     """
-    unknown = counts == 0
-    if not unknown.any() or unknown.all():
+    unseen, seen = np.flatnonzero(counts == 0), np.flatnonzero(counts)
+    if not len(unseen) or not len(seen):
+        return None
+    pairs = [np.column_stack([seen, seen])]
+    if vectors is not None:
+        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        step = max(1, _CHUNK_SCORES // len(seen))
+        for some in np.split(unseen, range(step, len(unseen), step)):
+            few = min(_NEIGHBORS, len(seen))
+            nearest = np.argpartition(-(units[some] @ units[seen].T), few - 1, axis=1)[:, :few]
+            pairs.append(np.column_stack([np.repeat(some, few), seen[nearest.ravel()]]))
+    else:
+        left = unseen
+        for depth in range(ids.levels - 1, -1, -1):
+            nodes = ids.node_of(depth)
+            alike = nodes[left, None] == nodes[None, seen]
+            row, column = np.nonzero(alike)
+            pairs.append(np.column_stack([left[row], seen[column]]))
+            left = left[~alike.any(axis=1)]
+    rows, columns = np.concatenate(pairs).T
+    weights = (1 / np.bincount(rows, minlength=len(counts)))[rows].astype(np.float32)
+    return sparse.csr_array((weights, (rows, columns)), shape=(len(counts), len(counts)))
+
+
+def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
+    """Return item vectors, shape (items, d), those of unseen items replaced by the means of their `stand_ins`."""
+    if weights is None:
         return vectors
-    filled, seen = vectors.clone(), torch.from_numpy(~unknown).to(vectors.device)
-    for depth in range(ids.levels - 1, -1, -1):
-        nodes = torch.from_numpy(ids.node_of(depth)).to(vectors.device)
-        sums = vectors.new_zeros(ids.nodes(depth), vectors.shape[1]).index_add_(0, nodes[seen], vectors[seen])
-        sizes = torch.bincount(nodes[seen], minlength=len(sums))
-        ready = torch.from_numpy(unknown).to(vectors.device) & (sizes[nodes] > 0)
-        filled[ready] = sums[nodes[ready]] / sizes[nodes[ready], None]
-        unknown = unknown & ~ready.cpu().numpy()
+    unseen = np.flatnonzero(weights.diagonal() == 0)
+    filled = vectors.clone()
+    filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
     return filled
+
+
+def nearest_seen(ids: SemanticIds, counts: NDArray[np.int64], n_new: int) -> list[NDArray[np.int64]]:
+    """Return, for each of the last items, the items that training saw under the longest prefix of its ID that has any.
+
+    Parameters
+    ----------
+    ids
+        The IDs of all items.
+    counts
+        Training counts, shape (items,).
+    n_new
+        The number of last items.
+    """
+    found: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)] * n_new
+    seen = np.flatnonzero(counts)
+    for depth in range(ids.levels - 1, -1, -1):
+        nodes = ids.node_of(depth)
+        order = seen[np.argsort(nodes[seen], kind="stable")]
+        begin, end = (np.searchsorted(nodes[order], nodes[-n_new:], side=side) for side in ("left", "right"))
+        found = [own if len(own) else order[b:e] for own, b, e in zip(found, begin, end, strict=True)]
+    return found
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

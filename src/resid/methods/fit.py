@@ -20,6 +20,7 @@ def fit(
     *,
     changes: Mapping[str, Any] | None = None,
     runtime: Runtime | None = None,
+    stages: str | Path | None = None,
 ) -> Recommender:
     """Fit a recommender to a Dataset.
 
@@ -38,6 +39,9 @@ def fit(
         ``{"epochs": 5}`` the epochs.
     runtime
         Devices, trackers and progress; its folder is not used.
+    stages
+        A folder for stages that several runs share: each is fitted once, also if the runs are fitted at the same time. By
+        default they are in the run's folder.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def fit(
         raise InputError(f"'changes' must be a mapping such as {{'encoder.epochs': 20}}, not {changes!r}.")
     made = Recipe.read(recipe).replace(changes or {})
     made.check(data)
-    with Run.open(folder, data, runtime) as run:
+    with Run.open(folder, data, runtime, stages) as run:
         model = made.method.compose(run, made.parts, data)
         run.finish(model, made.name, made.toml(), compare_with_floor(run, model, data))
     return model

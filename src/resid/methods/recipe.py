@@ -8,7 +8,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,6 +79,11 @@ class Recipe:
             raise InputError(f"{path}: {error}") from error
 
     @classmethod
+    def parse(cls, name: str, toml: str) -> "Recipe":
+        """Return the recipe that `toml` wrote."""
+        return cls._from_toml(name, tomllib.loads(toml))
+
+    @classmethod
     def _from_toml(cls, name: str, content: dict[str, Any]) -> "Recipe":
         description, chosen = content.pop("description", ""), content.pop("method", None)
         if not isinstance(description, str):
@@ -136,6 +141,11 @@ class Recipe:
             parts[section] = dataclasses.replace(parts[section], settings=settings)
         return dataclasses.replace(self, parts=parts)
 
+    @property
+    def is_random(self) -> bool:
+        """Whether a part has a seed."""
+        return any(_names_like("seed", spec.settings) for spec in self.parts.values())
+
     def check(self, data: Dataset) -> None:
         """Raise an `InputError` if a part cannot be fitted to a Dataset."""
         for spec in self.parts.values():
@@ -178,6 +188,24 @@ def list_recipes() -> tuple[RecipeEntry, ...]:
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the recipes that come with the library."""
     return tuple(entry.name for entry in list_recipes())
+
+
+def read_changes(pairs: Sequence[str], option: str) -> dict[str, str | tuple[str, ...]]:
+    """Read changes of a recipe that are written as name=value, where commas make a value a list.
+
+    Parameters
+    ----------
+    pairs
+        ``encoder.epochs=20``, ``quantizer.branching=32,40``.
+    option
+        Where they were given, for the message if one is invalid.
+    """
+    if bad := [pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair]:
+        raise InputError(
+            f"{option}: '{bad[0]}' does not have the form name=value, for example encoder.learning_rate=3e-4."
+        )
+    changes = {name.strip(): value.strip() for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: tuple(value.split(",")) if "," in value else value for name, value in changes.items()}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

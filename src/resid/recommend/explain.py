@@ -1,7 +1,7 @@
 """Similar items, and why an item is recommended: by item vectors and by the shared prefix of semantic IDs."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError, nearest, shown
+from resid.core.errors import InputError
 from resid.core.part import Part
 from resid.data.catalogue import Catalogue, as_list
 from resid.quantize.ids import SemanticIds
@@ -23,8 +23,8 @@ _MAX_SCORES = 2**24  # in memory at a time: items times items
 class HasItemVectors(Protocol):
     """A part that has a vector of every item, as encoders do."""
 
-    def item_vectors(self) -> NDArray[np.float32] | None:
-        """Return the vectors of all items, shape (items, d); None if there are none."""
+    def item_vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of all items, shape (items, d), or raise an `InputError` if there are none."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ def shared_prefixes(ids: SemanticIds, items: Indices, others: Indices) -> Indice
     return shared
 
 
-def nearest_items(units: NDArray[np.float32], items: Indices, k: int) -> tuple[Indices, Scores]:
+def similar_items(
+    units: NDArray[np.float32], items: Indices, k: int, among: NDArray[np.bool_]
+) -> tuple[Indices, Scores]:
     """Return the k items with the largest cosine to each item, without itself, and the cosines; shape (items, k).
 
     Parameters
@@ -101,7 +103,9 @@ def nearest_items(units: NDArray[np.float32], items: Indices, k: int) -> tuple[I
     items
         Item indices, shape (n,).
     k
-        At most the size of the catalogue; the last place is -1 and -inf if it is as large.
+        At most the size of the catalogue; places without an item are -1 and -inf.
+    among
+        Which items may be found, shape (n_items,).
     """
     found = np.full((len(items), k), -1, dtype=np.int64)
     values = np.full((len(items), k), -np.inf, dtype=np.float32)
@@ -110,12 +114,13 @@ def nearest_items(units: NDArray[np.float32], items: Indices, k: int) -> tuple[I
         some = items[first : first + step]
         cosines = units[some] @ units.T
         cosines[np.arange(len(some)), some] = -np.inf
+        cosines[:, ~among] = -np.inf
         best = np.argpartition(-cosines, count - 1, axis=1)[:, :count] if count else np.empty((len(some), 0), np.int64)
         scores = np.take_along_axis(cosines, best, axis=1)
         order = np.lexsort((best, -scores), axis=1)  # ties in index order
         found[first : first + step, :count] = np.take_along_axis(best, order, axis=1)
         values[first : first + step, :count] = np.take_along_axis(scores, order, axis=1)
-    return found, values
+    return np.where(values > -np.inf, found, -1), values
 
 
 def history_neighbours(
@@ -170,6 +175,9 @@ class ExplainedModel:
     def _require_fit(self) -> None: ...
 
     @abstractmethod
+    def _known_indices(self, items: Iterable[Any]) -> Indices: ...
+
+    @abstractmethod
     def _check_k(self, k: Any) -> None: ...
 
     def similar(self, items: Any, k: int = 10) -> tuple[NDArray[Any], Scores, Indices | None]:
@@ -192,7 +200,7 @@ class ExplainedModel:
         self._check_k(k)
         single = as_list(items) is None
         indices = self._known_indices([items] if single else items)
-        found, cosines = nearest_items(self._unit_vectors, indices, k)
+        found, cosines = similar_items(self._unit_vectors, indices, k, self.catalogue_.recommendable)
         shared = None
         if self.ids_ is not None:
             shared = np.where(found >= 0, shared_prefixes(self.ids_, indices[:, None], found), 0)
@@ -267,8 +275,11 @@ class ExplainedModel:
     def _vectors_or_none(self) -> NDArray[np.float32] | None:
         for name in self.parts_:
             if name.endswith("encoder") and isinstance(part := self.parts_[name], HasItemVectors):
-                vectors = part.item_vectors()
-                if vectors is not None and len(vectors) == len(self.catalogue_):
+                try:
+                    vectors = part.item_vectors()
+                except InputError:  # an encoder that does not keep them
+                    continue
+                if len(vectors) == len(self.catalogue_):
                     return vectors
         return self._own_vectors()
 
@@ -284,13 +295,3 @@ class ExplainedModel:
         """Forget the item vectors, as the model is another one now."""
         for name in ("_vectors_or_none", "_unit_vectors"):
             self.__dict__.pop(name, None)
-
-    def _known_indices(self, items: Sequence[Any]) -> Indices:
-        """Return the indices of item ids, or raise an `InputError` for an unknown one."""
-        indices = self.catalogue_.find(items)
-        if (indices < 0).any():
-            wrong = list(items)[int(np.argmax(indices < 0))]
-            raise InputError(
-                f"{shown(wrong)} is not an item of the catalogue{nearest(str(wrong), map(str, self.catalogue_.item_ids))}."
-            )
-        return indices

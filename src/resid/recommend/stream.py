@@ -24,7 +24,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.errors import InputError, as_path, counted, explain_disk_errors, shown
-from resid.core.files import atomic_file, exclusive, refuse_file
+from resid.core.files import atomic_file, refuse_file
+from resid.core.locks import exclusive
 from resid.core.progress import Progress, Silent
 from resid.core.tables import check_table_file, sink_table
 from resid.data.catalogue import parse_ids
@@ -33,7 +34,7 @@ from resid.data.readers import parquet_files, scan_batches
 from resid.data.tables import INTEGER, Table, checked_histories, checked_interactions, require_columns
 from resid.data.where import Where, split_values
 from resid.recommend.base import Recommender
-from resid.recommend.histories import Indices, allowed_items
+from resid.recommend.histories import Indices
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +105,13 @@ def recommend_file(
     model.check_request(k, options)
     if not source.exists():
         raise InputError(f"{source}: there is no such file; check the path.")
-    allowed = allowed_items(model.catalogue_, allow, deny, where)
+    allowed = model.allowed_mask(allow, deny, where)
     names = {name: name for name in ("user", "item", "timestamp", "items")} | dict(columns or {})
     reading = {"separator": separator, "encoding": encoding}
     job = _Job(str(source), model, k, exclude_seen, allowed, options, names, timestamp_format)
     work = target.parent / f".{target.name}.partial-work"
     refuse_file(work)
-    with exclusive(work, target), explain_disk_errors(target):
+    with exclusive(work, named=target), explain_disk_errors(target):
         try:
             key = job.key(source, reading)
             plan = _read_plan(work, key) or _split(source, work, target, job, key, reading, progress)
@@ -140,9 +141,8 @@ class _Job:
         """Return a checksum of everything that the result depends on."""
         files = parquet_files(source) if source.is_dir() else [source]
         states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        facts = json.dumps(self.model.to_artifact().facts, sort_keys=True)
         mask = None if self.allowed is None else hashlib.sha256(self.allowed.tobytes()).hexdigest()
-        content = [states, facts, self.model.digest, self.k, self.exclude_seen, mask, self.options, dict(self.columns)]
+        content = [states, self.model.checksum, self.k, self.exclude_seen, mask, self.options, dict(self.columns)]
         content += [self.timestamp_format, dict(reading), pl.__version__]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -5,22 +5,50 @@ from typing import TYPE_CHECKING
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from resid.runs.change import change_model
+    from resid.runs.cost import Cost, measured, read_cost
     from resid.runs.run import (
         Run,
         RunRecord,
+        StageRecord,
         load,
         load_dataset,
         load_stage,
         read_evaluation,
         read_run,
+        read_settings,
+        read_stages,
+        stage_key,
         write_evaluation,
     )
 
-__all__ = ["Run", "RunRecord", "load", "load_dataset", "load_stage", "read_evaluation", "read_run", "write_evaluation"]
+__all__ = [
+    "Cost",
+    "Run",
+    "RunRecord",
+    "StageRecord",
+    "change_model",
+    "load",
+    "load_dataset",
+    "load_stage",
+    "measured",
+    "read_cost",
+    "read_evaluation",
+    "read_run",
+    "read_settings",
+    "read_stages",
+    "stage_key",
+    "write_evaluation",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "run": "Run RunRecord load load_dataset load_stage read_evaluation read_run write_evaluation",
+        "change": "change_model",
+        "cost": "Cost measured read_cost",
+        "run": (
+            "Run RunRecord StageRecord load load_dataset load_stage read_evaluation read_run read_settings read_stages "
+            "stage_key write_evaluation"
+        ),
     },
 )

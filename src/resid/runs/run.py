@@ -5,9 +5,10 @@
     runs/mine/
       run.json              the Dataset, the latest folder of every stage, the model's recipe and stages
       recipe.toml           all settings of the model
-      <stage>/<key>/
+      <stage>/<key>/        here, or in a folder of stages that several runs share
         part/               the fitted part
         training/           checkpoints, and the metrics of every epoch
+        cost.json           its time and memory
       model/                the recommender with its encoder and quantizer, for `resid.load`
       evaluation/           what `resid evaluate` wrote about the model
 
@@ -18,24 +19,28 @@ settings are tried.
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path
-from resid.core.files import RUN, atomic_file, refuse_file, write_text
+from resid.core.errors import InputError, as_path, counted, first_line
+from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
+from resid.core.locks import exclusive
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
 from resid.core.runtime import Runtime
 from resid.data.dataset import Dataset
 from resid.recommend import Recommender
+from resid.runs.cost import measured
 
 FORMAT = 2
 RECIPE, MODEL, EVALUATION = "recipe.toml", "model", "evaluation"
@@ -53,7 +58,7 @@ class RunRecord:
     fingerprint : str
         The fingerprint of the Dataset.
     stages : dict
-        Stage to the folder of its latest part, relative to the run.
+        Stage to the folder of its latest part, relative to the run; the last name is its key.
     recipe : str or None
         The name of the model's recipe; None while there is no model.
     model_stages : dict
@@ -76,19 +81,27 @@ class Run:
     Attributes
     ----------
     folder : Path
+    shared : Path or None
+        The folder with the stages that several runs share.
     stages : dict
         The stages of this process so far, and their folders relative to the run.
     """
 
-    def __init__(self, folder: Path, data: Dataset, runtime: Runtime) -> None:
-        self.folder, self.runtime = folder, runtime
+    def __init__(self, folder: Path, data: Dataset, runtime: Runtime, shared: Path | None = None) -> None:
+        self.folder, self.runtime, self.shared = folder, runtime, shared
         self.stages: dict[str, str] = {}
         data_folder = str(data.folder.resolve()) if data.folder else None
         self._record = read_run(folder) or RunRecord(data_folder, data.fingerprint)
 
     @classmethod
     @contextmanager
-    def open(cls, folder: str | Path | None, data: Dataset, runtime: Runtime | None = None) -> Iterator[Self]:
+    def open(
+        cls,
+        folder: str | Path | None,
+        data: Dataset,
+        runtime: Runtime | None = None,
+        stages: str | Path | None = None,
+    ) -> Iterator[Self]:
         """Open a run for writing; no other process can open it at the same time.
 
         Parameters
@@ -99,29 +112,31 @@ class Run:
             The Dataset of the run.
         runtime
             Devices, trackers and progress.
+        stages
+            A folder for stages that several runs share, which may run at the same time; None keeps them in the run's folder.
 
         Raises
         ------
         InputError
             If the folder is something else, a run on another Dataset, or in use.
         """
-        from resid.train.process import exclusive  # torch takes a second to import
-
         runtime = runtime or Runtime()
         with ExitStack() as stack:
             place = folder if folder is not None else stack.enter_context(tempfile.TemporaryDirectory())
             place = as_path(_broadcast(runtime, str(place) if folder is None else place))
+            shared = as_path(stages) if stages is not None else None
             problem = None
             if runtime.is_first:  # alone, as the others would see files that it is writing
                 try:
                     _refuse_foreign(place, data)
-                    stack.enter_context(exclusive(place))
+                    # Among runs that share stages, only one that is being stopped still has the folder.
+                    stack.enter_context(exclusive(place, _nothing if shared is not None else None))
                     cls(place, data, runtime)._write_record()
                 except InputError as error:
                     problem = str(error)
             if problem := _broadcast(runtime, problem):
                 raise InputError(problem)
-            yield cls(place, data, runtime)
+            yield cls(place, data, runtime, shared)
             _barrier(runtime)  # a temporary folder is removed when all processes are done with it
 
     def stage(self, name: str, spec: PartSpec, *inputs: Input | None) -> Part:
@@ -138,16 +153,27 @@ class Run:
         inputs
             What its `fit` takes, None for an optional input that is missing; their digests are part of the key.
         """
-        key = _broadcast(self.runtime, _key(spec, inputs))  # of the first process, as others may differ in the last bit
-        self.stages[name] = f"{name}/{key}"
-        folder = self.folder / name / key
-        part = self._load(name, spec, folder / _PART)
-        if part is None:
-            self.runtime.progress.step(f"{name.capitalize()}: fitting {spec.kind} in {folder}")
-            part = self._fit(spec, inputs, folder)
+        key = _broadcast(
+            self.runtime, stage_key(spec, *inputs)
+        )  # of the first process, as others may differ in the last bit
+        folder = (self.shared or self.folder) / name / key
+        self.stages[name] = Path(os.path.relpath(folder, self.folder)).as_posix()
+        with self._alone(name, folder):
+            part = self._load(name, spec, folder / _PART)
+            if part is None:
+                self.runtime.progress.step(f"{name.capitalize()}: fitting {spec.kind} in {folder}")
+                part = self._fit(spec, inputs, folder)
         self._record = replace(self._record, stages={**self._record.stages, name: self.stages[name]})
         self._write_record()
         return part
+
+    def _alone(self, name: str, folder: Path) -> AbstractContextManager[None]:
+        """Lock the folder of a shared stage, after any other run that is fitting it has finished."""
+        if self.shared is None or not self.runtime.is_first:
+            return nullcontext()
+        return exclusive(
+            folder, lambda: self.runtime.progress.step(f"{name.capitalize()}: waiting for another run that fits it")
+        )
 
     def _load(self, name: str, spec: PartSpec, folder: Path) -> Part | None:
         """Return the part in a folder; None, with a message, if there is none or it is damaged."""
@@ -167,12 +193,15 @@ class Run:
     def _fit(self, spec: PartSpec, inputs: tuple[Input | None, ...], folder: Path) -> Part:
         part, runtime = spec.create(), replace(self.runtime, folder=folder / _TRAINING)
         alone = runtime.n_processes > 1 and not part.distributed
-        if not alone or runtime.is_first:
-            part = part.fit_part(*inputs, runtime=replace(runtime, fabric=_one_device(runtime)) if alone else runtime)
-        if runtime.is_first:
-            if (folder / _PART).exists():  # damaged, as `_load` said
-                shutil.rmtree(folder / _PART)
-            part.save(folder / _PART)
+        device = runtime.fabric.device if runtime.fabric is not None else None
+        with measured(folder, device) if runtime.is_first else nullcontext():
+            if not alone or runtime.is_first:
+                chosen = replace(runtime, fabric=_one_device(runtime)) if alone else runtime
+                part = part.fit_part(*inputs, runtime=chosen)
+            if runtime.is_first:
+                if (folder / _PART).exists():  # damaged, as `_load` said
+                    shutil.rmtree(folder / _PART)
+                part.save(folder / _PART)
         _barrier(runtime)
         return Part.load(folder / _PART) if alone and not runtime.is_first else part
 
@@ -203,6 +232,10 @@ class Run:
                 by = f"{recipe} with other settings" if recipe == known else recipe
                 self.runtime.progress.step(
                     f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
+                )
+            if not other and (self.folder / MODEL).is_dir() and (changes := len(lineage_of(self.folder / MODEL))):
+                self.runtime.progress.step(
+                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / MODEL}"
                 )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
@@ -257,11 +290,74 @@ def load(folder: str | Path) -> Recommender:
     return Recommender.load(folder / MODEL)
 
 
+def lineage_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the changes of the items of a saved model, see `Recommender.lineage_`, without reading the model."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) if (folder / MANIFEST).is_file() else {}
+    changes: list[dict[str, Any]] = manifest.get("facts", {}).get("lineage", [])
+    return changes
+
+
 def load_stage(folder: str | Path, stage: str) -> Part | None:
     """Load the part of a stage from a run's folder: the model's, or the latest; None if there is none."""
     record = read_run(folder)
     stages = (record.model_stages or record.stages) if record else {}
     return Part.load(Path(folder) / stages[stage] / _PART) if stage in stages else None
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What a run kept of a stage.
+
+    Attributes
+    ----------
+    name : str
+        The name of the stage in the run.
+    finished : datetime or None
+        When the part was written, by the file system; None if there is no part.
+    training : dict
+        The metrics of every epoch by training phase; a stage with one phase has it under the empty name.
+    """
+
+    name: str
+    finished: datetime | None
+    training: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def read_stages(folder: str | Path) -> list[StageRecord]:
+    """Return what a run kept of the stages of its model, or of the latest stages if it has no model."""
+    record = read_run(folder)
+    found = []
+    for name, place in ((record.model_stages or record.stages) if record else {}).items():
+        part, training = Path(folder) / place / _PART / MANIFEST, Path(folder) / place / _TRAINING
+        # Phases train one after another, so the times of their files tell their order.
+        files = sorted(training.rglob(METRICS), key=lambda file: (file.stat().st_mtime, file))
+        found.append(
+            StageRecord(
+                name,
+                datetime.fromtimestamp(part.stat().st_mtime, tz=UTC) if part.is_file() else None,
+                {" ".join(file.parent.relative_to(training).parts): _read_metrics(file) for file in files},
+            )
+        )
+    return found
+
+
+def read_settings(folder: str | Path) -> str:
+    """Return all settings of a run's model as TOML; empty if the file is missing."""
+    path = Path(folder) / RECIPE
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the metrics of every epoch."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(record, dict) and isinstance(record.get("epoch"), int) for record in records):
+            raise ValueError("a line is not the metrics of an epoch")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: damaged ({first_line(error)}); remove this file, which only reports read."
+        ) from error
+    return records
 
 
 def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
@@ -279,9 +375,15 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
 
 
 def write_evaluation(
-    folder: str | Path, name: str, metrics: Mapping[str, Any], ranks: pl.DataFrame, out: Path | None = None
+    folder: str | Path,
+    name: str,
+    metrics: Mapping[str, Any],
+    ranks: pl.DataFrame,
+    out: Path | None = None,
+    *,
+    lists: pl.DataFrame | None = None,
 ) -> Path | None:
-    """Write the metrics and ranks of a model; those of the same name are replaced.
+    """Write the metrics and ranks of a model, and its recommended lists; those of the same name are replaced.
 
     Parameters
     ----------
@@ -290,9 +392,12 @@ def write_evaluation(
     name
         Of the files: the split, and how it was decoded.
     metrics, ranks
-        What was measured, and one row per user.
+        What was measured, and one row per target.
     out
         Where to write; by default to the run's folder. Nothing is written for a saved model without it.
+    lists
+        One row per recommended item, written to ``NAME-lists.parquet``. Without it, earlier lists are removed, as they may be
+        those of other ranks.
 
     Returns
     -------
@@ -302,11 +407,18 @@ def write_evaluation(
     place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
     if place is None:
         return None
-    # Both are written before either is replaced, so that a full disk does not separate them.
-    with atomic_file(place / f"{name}.json") as written, atomic_file(place / f"{name}.parquet") as table:
+    # All are written before any is replaced, so that a full disk does not separate them.
+    with ExitStack() as files:
+        written, table = (files.enter_context(atomic_file(place / f"{name}{end}")) for end in (".json", ".parquet"))
         ranks.write_parquet(table)
         content = {**metrics, "ranks_sha256": sha256_of_file(table)}
+        if lists is not None:
+            items = files.enter_context(atomic_file(place / f"{name}-lists.parquet"))
+            lists.write_parquet(items)
+            content["lists_sha256"] = sha256_of_file(items)
         written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if lists is None:
+        (place / f"{name}-lists.parquet").unlink(missing_ok=True)
     return place / name
 
 
@@ -345,15 +457,20 @@ def read_evaluation(folder: str | Path, name: str, otherwise: str, cutoff: int) 
     return pl.read_parquet(place.with_suffix(".parquet"))
 
 
-def _key(spec: PartSpec, inputs: tuple[Input | None, ...]) -> str:
+def stage_key(spec: PartSpec, *inputs: Input | None) -> str:
+    """Return the key of a stage: a checksum of the part's kind and settings, and of what it reads."""
     content: list[Any] = [
         spec.stage,
         spec.kind,
-        spec.settings.to_dict(),
+        spec.settings.identity(),
         [each.digest if each is not None else None for each in inputs],
         *spec.settings.file_digests(),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _nothing() -> None:
+    """Wait without a message."""
 
 
 def _refuse_foreign(folder: Path, data: Dataset) -> None:

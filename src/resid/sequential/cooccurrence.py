@@ -1,6 +1,6 @@
 """CoOccurrence: items that share histories with the last items. The floor: a model below it is not trained well yet."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,6 @@ from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
-from resid.data.splits import in_training
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
 from resid.sequential.settings import CoOccurrenceSettings
@@ -40,7 +39,7 @@ class CoOccurrence(Recommender):
         """Count the training histories that contain two items together; evaluation targets moved to training are left out."""
         require_dataset(data)
         self.catalogue_ = data.catalogue
-        training = in_training(data.sequence, data.offsets)
+        training = data.in_training
         users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))[training]
         items = np.asarray(data.sequence)[training]
         shape = (data.n_users, data.n_items)
@@ -60,6 +59,7 @@ class CoOccurrence(Recommender):
     ) -> tuple[Indices, Scores]:
         """See `Recommender.top`."""
         more = k + histories.shape[1] if exclude_seen else k
+        allowed = self.catalogue_.among_recommendable(allowed)
         shares = (_POPULARITY * np.exp(self.catalogue_.log_shares)).astype(np.float32)
         popular, _ = most_popular(self.catalogue_, 1, min(2 * more, len(self.catalogue_)), allowed)
         popular = popular[0][popular[0] >= 0]
@@ -89,6 +89,24 @@ class CoOccurrence(Recommender):
         rows, columns = np.nonzero(recent >= 0)
         shape = (len(histories), len(self.catalogue_))
         return sparse.csr_array((weights[rows, columns], (rows, recent[rows, columns])), shape=shape)
+
+    def pooled(self, members: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+        """Return the counts with further items at the end, as `arrays` does.
+
+        Parameters
+        ----------
+        members
+            For each further item, the items whose mean co-occurrence it gets.
+        """
+        lengths = np.array([len(some) for some in members])
+        rows = np.repeat(np.arange(len(members)), lengths)
+        shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+        shape = (len(members), len(self.catalogue_))
+        means = sparse.csr_array((shares, (rows, np.concatenate(members))), shape=shape)
+        known = self.similarity_
+        grown = sparse.block_array([[known, known @ means.T], [means @ known, None]], format="csr").astype(np.float32)
+        grown.sort_indices()
+        return {name: getattr(grown, name) for name in ("data", "indices", "indptr")}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the counts as arrays; `from_arrays` restores the model."""

@@ -21,14 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from resid.core.errors import InputError, TrainingError
-from resid.core.files import write_text
+from resid.core.files import METRICS, write_text
+from resid.core.locks import exclusive
 from resid.core.progress import Progress
 from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.module import TrainableModule
 from resid.train.optim import clip_gradients, extend_states, make_optimizers, set_learning_rates
-from resid.train.process import deterministic, exclusive, stop_signals
+from resid.train.process import deterministic, stop_signals
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
 
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
-METRICS = "metrics.jsonl"
 _SMOOTHING = 0.05  # weight of the last step in the loss that is shown
 
 
@@ -103,7 +103,7 @@ def train(
         If the folder holds a run with another configuration, or an incomplete checkpoint.
     """
     if not len(batches):
-        raise InputError("there are no training windows: every history has at most three items.")
+        raise InputError("there are no training windows: no history has two items to train on.")
     from lightning_fabric import Fabric  # takes seconds to import, and a trained model does not need it
 
     runtime = runtime or Runtime()

@@ -1,4 +1,4 @@
-"""Process-wide settings of the training loop: deterministic algorithms, folder locks and signals."""
+"""Process-wide settings of the training loop: deterministic algorithms and signals."""
 
 import signal
 from collections.abc import Iterator
@@ -7,8 +7,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-
-from resid.core.files import exclusive as exclusive  # for those who train
 
 torch_deterministic: Any = torch.utils.deterministic  # claims to be typed
 

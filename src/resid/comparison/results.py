@@ -1,0 +1,157 @@
+"""What is to be run for a comparison, and what is there already: fitted with the same settings and data, and evaluated."""
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from resid.core.errors import InputError
+from resid.data.dataset import Dataset
+from resid.evaluate.metrics import NOT_FOUND, gains
+from resid.methods.recipe import Recipe
+from resid.runs import RunRecord, read_cost, read_evaluation, read_run, stage_key
+from resid.runs.run import EVALUATION, MODEL, RECIPE
+
+CUTOFFS = (5, 10)
+RANKINGS = {"seen_kept": "rank", "seen_dropped": "rank_seen_dropped"}  # name → column of the ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recipe with a seed, which is fitted and evaluated in a process of its own.
+
+    Attributes
+    ----------
+    row : str
+        The name of the row that it belongs to.
+    label : str
+        What tells it from the other tasks of the row: ``seed 0``, ``trial 3``.
+    recipe : Recipe
+        With its seed.
+    folder : Path
+        Of the run.
+    split : str
+        On which it is evaluated.
+    """
+
+    row: str
+    label: str
+    recipe: Recipe
+    folder: Path
+    split: str = "test"
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.label}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task left in its folder.
+
+    Attributes
+    ----------
+    ranks : DataFrame
+        As `Evaluation.table` returns them.
+    stages : dict
+        The key and the cost of every stage.
+    evaluation : dict
+        The cost of the evaluation, the decoding, and the environment in which it ran; what is known of them.
+    """
+
+    ranks: pl.DataFrame
+    stages: dict[str, dict[str, Any]]
+    evaluation: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """The time of all stages and of the evaluation, as far as it is known."""
+        costs = (*self.stages.values(), self.evaluation)
+        return float(sum(cost.get("seconds") or 0.0 for cost in costs))
+
+    def gains(self, ranking: str) -> dict[str, NDArray[np.float64]]:
+        """Return Recall@K and NDCG@K at every target; `ranking` is one of `RANKINGS`."""
+        ranks = self.ranks[RANKINGS[ranking]]
+        return gains((ranks.cast(pl.Int64).fill_null(NOT_FOUND) - 1).to_numpy(), CUTOFFS)
+
+    def metrics(self, ranking: str) -> dict[str, float]:
+        """Return the means of the gains."""
+        return {name: float(values.mean()) for name, values in self.gains(ranking).items()}
+
+
+def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
+    """Return the record of a task's run if it has a model with the same settings and data; otherwise None.
+
+    Raises
+    ------
+    InputError
+        If the folder has a run on another Dataset, or one of another version.
+    """
+    record = read_run(task.folder)
+    if record is None:
+        return None
+    if record.fingerprint != data.fingerprint:
+        raise InputError(
+            f"{task.folder}: this run is on another Dataset ({record.data}, fingerprint {record.fingerprint[:16]}); choose another "
+            "folder with --out."
+        )
+    if record.recipe is None or not (task.folder / MODEL).is_dir():
+        return None
+    try:
+        written = tomllib.loads((task.folder / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # missing or damaged
+        return None
+    wanted = tomllib.loads(task.recipe.toml())
+    if written | {"description": ""} != wanted | {"description": ""}:
+        return None
+    for section, spec in task.recipe.parts.items():  # files that settings name may have changed
+        key = Path(record.model_stages.get(section, "")).name
+        if spec.settings.file_digests() and key != stage_key(spec, data):
+            return None
+    return record
+
+
+def read_result(task: Task, data: Dataset) -> Result | None:
+    """Return the result of a task; None if it is not there with the same settings and data."""
+    record = fitted_record(task, data)
+    if record is None:
+        return None
+    try:
+        ranks = read_evaluation(task.folder, task.split, task.split, max(CUTOFFS))
+    except InputError:  # missing, damaged, or of an earlier version
+        return None
+    stages = {}
+    for name, place in record.model_stages.items():
+        cost = read_cost(task.folder / place)
+        stages[name] = {"key": Path(place).name, **(asdict(cost) if cost else {})}
+    content = json.loads((task.folder / EVALUATION / f"{task.split}.json").read_text(encoding="utf-8"))
+    cost = read_cost(task.folder / EVALUATION)
+    known = {name: content[name] for name in ("decoding", "environment") if name in content}
+    return Result(ranks, stages, known | (asdict(cost) if cost else {}))
+
+
+def mean_gains(results: list[Result], ranking: str) -> dict[str, NDArray[np.float64]]:
+    """Return the gains at every target, averaged over the seeds of a row."""
+    of_seeds = [result.gains(ranking) for result in results]
+    return {name: np.mean([values[name] for values in of_seeds], axis=0) for name in of_seeds[0]}
+
+
+def user_indices(results: list[Result]) -> NDArray[np.int64]:
+    """Return the user of every target, counted from 0.
+
+    Raises
+    ------
+    InputError
+        If the results are not of the same targets.
+    """
+    targets = ["user", "target"]
+    first = results[0].ranks
+    if any(not result.ranks.select(targets).equals(first.select(targets)) for result in results):
+        raise InputError(
+            "the evaluations are of different targets; remove the folder runs/ and run the comparison again."
+        )
+    return first["user"].rank("dense").to_numpy().astype(np.int64) - 1
