@@ -32,6 +32,7 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
+    "export": {"core", "data", "encode", "generate", "recommend", "runs"},
     "report": {"core", "data", "encode", "evaluate", "generate", "quantize", "recommend", "runs"},
     "comparison": {"core", "data", "evaluate", "generate", "methods", "runs", "train"},
     "analyse": {
@@ -54,6 +55,7 @@ ALLOWED = {  # folder → the folders that it may import
         "data",
         "encode",
         "evaluate",
+        "export",
         "generate",
         "methods",
         "quantize",

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from resid import InputError
 from resid.cli.app import AsJson, output, print_json
-from resid.cli.recommend import read_ids, split_ids
+from resid.cli.recommend import read_ids
 from resid.cli.show import lineage_text
 from resid.core.errors import counted
 
@@ -110,13 +110,14 @@ def restore(
 
 def _change(action: str, model: Path, ids: str | None, file: Path | None, out: Path, as_json: bool) -> None:
     from resid.data.catalogue import parse_ids
+    from resid.data.where import split_values
     from resid.runs import change_model
 
     if (ids is None) == (file is None):
         raise InputError("give either --items B01,B02 or --file FILE.")
     with change_model(model, out) as recommender:
         dtype = recommender.catalogue_.item_ids.dtype
-        listed = parse_ids(split_ids(ids), dtype) if ids is not None else read_ids(file, dtype)
+        listed = parse_ids(split_values(ids), dtype) if ids is not None else read_ids(file, dtype)
         changed = getattr(recommender, f"{action}_items")(listed)
     if as_json:
         print_json({"model": str(out), "changed": changed, **_counts(recommender)})

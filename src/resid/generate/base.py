@@ -35,6 +35,7 @@ from resid.recommend.trained import TrainedRecommender
 from resid.train import TrainableModule
 
 _INVALID_SHARE_USERS = 2_000  # whose unconstrained beams are counted
+_EXACT_ITEMS = 256  # up to so many allowed items, all of them are scored: beams that wide cost little
 
 
 class GeneratorModel(TrainableModule, Decodable):
@@ -141,7 +142,8 @@ class Generator(TrainedRecommender[_S, _M]):
         allowed
             Which items may be recommended, shape (n_items,); by default all that are not withdrawn. Only their IDs are generated.
         beam_size
-            Number of prefixes that are kept; by default the settings', and at least as many as k items need.
+            Number of prefixes that are kept; by default the settings', and at least as many as k items need. If no more than
+            256 items are allowed, the default keeps all of them, which is exact.
         constrained
             Generate only IDs that an item has.
         exact
@@ -149,6 +151,8 @@ class Generator(TrainedRecommender[_S, _M]):
         """
         more, beams = self.search_size(histories, k, exclude_seen, beam_size, exact)
         tree, numbers = self.tree(allowed)
+        if allowed is not None and beams is not None and beam_size is None and len(numbers) <= _EXACT_ITEMS:
+            beams = max(beams, len(numbers))
         items, scores = self._best(histories, more, tree, numbers, beams, constrained)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
 
@@ -274,6 +278,9 @@ class Generator(TrainedRecommender[_S, _M]):
     @cached_property
     def _untrained(self) -> UntrainedCodes:
         return UntrainedCodes(self.ids_, self.catalogue_.n_fitted)
+
+    def _own_vectors(self) -> NDArray[np.float32] | None:
+        return None if self.model_.vectors is None else self.model_.vectors.cpu().numpy()
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

@@ -39,7 +39,7 @@ from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
 from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
-from resid.generate.decode import beam_items, beam_search, score_nodes
+from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
@@ -52,7 +52,7 @@ from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
-_COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
@@ -290,6 +290,37 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
         return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
 
+    @torch.inference_mode()
+    def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
+        """See `Recommender.contributions`: the weighted scores, and the bias of seen items."""
+        recent = self.recent(histories)
+        memory, chosen = self.model_.encode_histories(recent), torch.from_numpy(items).to(recent.device)
+        codes = score_codes(self.model_, memory, self.model_.codes[chosen])
+        found = {
+            name: self.blend_.weights.get(name, 0.0) * values
+            for name, values in self._scores(recent, memory, chosen, codes).items()
+        }
+        found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
+        return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
+
+    def score_tables(self) -> tuple[dict[str, NDArray[np.float32]], CoOccurrence | None]:
+        """Return what the blended scores are computed from, for other systems.
+
+        Returns
+        -------
+        vectors, cooccurrence
+            Item vectors by the name of the score, ``item`` and ``encoder``, each of shape (items, d), and the co-occurrence;
+            only those that have a weight.
+        """
+        used = [name for name, weight in self.blend_.weights.items() if weight]
+        scored = [name for name in used if name in ("item", "encoder")]
+        vectors: dict[str, NDArray[np.float32]] = {name: self._item_vectors(name).cpu().numpy() for name in scored}
+        return vectors, self._cooccurrence if "cooccurrence" in used else None
+
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors("item").cpu().numpy()
+        return vectors
+
     def _code_scores(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> Tensor:
         """Return the log-probabilities of the codes of a tree's items, shape (users, items)."""
         nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
@@ -338,7 +369,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         else:
             rows = np.repeat(np.arange(len(items)), items.shape[1])
             values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
-        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(_COOCCURRENCE_FLOOR).log_()
+        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(COOCCURRENCE_FLOOR).log_()
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:

@@ -118,7 +118,7 @@ class OnePassModel(LevelwiseModel):
     def encode_histories(self, histories: Tensor) -> Tensor:
         """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
         items, lengths = pad_right(histories)
-        return self.states(items)[torch.arange(len(items), device=items.device), (lengths - 1).clamp_min(0)]
+        return self.states(items)[torch.arange(items.shape[0], device=items.device), (lengths - 1).clamp_min(0)]
 
 
 @register("generator", "onepass")

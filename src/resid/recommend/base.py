@@ -20,16 +20,18 @@ from resid.core.artifact import Artifact, write_artifact
 from resid.core.display import ShownModel
 from resid.core.errors import InputError, counted, shown
 from resid.core.part import Part, SavedParts
-from resid.core.progress import Progress, Silent
+from resid.core.progress import Advance, Progress, Silent
 from resid.core.settings import Settings
 from resid.data.batches import Batch, Batches
 from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.new_items import NewItems, read_new_items
 from resid.data.splits import Split
+from resid.data.where import Where
 from resid.evaluate.metrics import NOT_FOUND, Ranking, ranks_of
 from resid.quantize.ids import SemanticIds
 from resid.quantize.room import Room
+from resid.recommend.explain import ExplainedModel
 from resid.recommend.histories import (
     BATCH_USERS,
     Indices,
@@ -49,7 +51,7 @@ from resid.recommend.items import AddedItems, Grown, change_record
 log = logging.getLogger(__name__)
 
 
-class Recommender(ShownModel, Part):
+class Recommender(ShownModel, ExplainedModel, Part):
     """Ranks items after a history; a subclass fits itself and implements `top`.
 
     Attributes
@@ -120,6 +122,7 @@ class Recommender(ShownModel, Part):
         exclude_seen: bool = False,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        where: Where | None = None,
         users: Sequence[Any] | None = None,
         progress: Progress | None = None,
         **options: Any,
@@ -142,6 +145,9 @@ class Recommender(ShownModel, Part):
             Ids of the only items that may be recommended; all by default.
         deny
             Ids of items that must not be recommended.
+        where
+            Conditions on the fields of items, for example ``{"store": "Fjord", "price": {"<": 20}}``; see
+            `resid.data.where.matching_items`. Only items that fulfil all of them, and `allow` and `deny`, are recommended.
         users
             The user id of every history, for models with user embeddings (HGN with `user_embeddings`). Unknown users get
             the mean embedding. Other models ignore it.
@@ -155,37 +161,81 @@ class Recommender(ShownModel, Part):
         items, scores
             Item ids and scores, shape (users, k), or (k,) for a single history; None and -inf where there are fewer items.
         """
-        self._require_fit()
-        self._check_options(options)
+        self.check_request(k, options)
         single, rows = check_histories(histories)
         if not rows:
             log.warning("there are no histories, so nothing is recommended; a user without a history is [[]]")
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
-            raise InputError(
-                f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {shown(k)}."
-            )
-        allowed = self.catalogue_.among_recommendable(allowed_items(self.catalogue_, allow, deny))
-        if allowed is not None and not allowed.any():
-            raise InputError("all items that 'allow' and 'deny' leave are withdrawn; restore some, or allow others.")
+        allowed = self.allowed_mask(allow, deny, where)
         known = known_items(rows, self.catalogue_)
-        user_indices = self._user_indices(check_users(users, len(rows))) if users is not None else None
-        items = np.full((len(rows), k), -1, dtype=np.int64)
-        scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
+        user_indices = self.user_indices(check_users(users, len(rows))) if users is not None else None
         with (progress or Silent()).bar("Recommending", len(rows), unit="users") as advance:
-            for some, batch in batches_by_length(known, self.catalogue_.max_history, whole=exclude_seen):
-                more = options | ({"users": user_indices[some]} if user_indices is not None else {})
-                items[some], scores[some] = (
-                    self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed, **more)
-                    if batch.shape[1]
-                    else most_popular(self.catalogue_, len(some), k, allowed)
-                )
-                advance(len(some))
+            items, scores = self.top_of_each(
+                known, k, exclude_seen=exclude_seen, allowed=allowed, users=user_indices, advance=advance, **options
+            )
         if fewer := int((items[:, -1] < 0).sum()):
             unconstrained = options.get("constrained") is False
             reason = "beams ended at IDs that no item has" if unconstrained else "no other items are left"
             log.warning("%s fewer than %d items: %s", counted(fewer, "user gets", "users get"), k, reason)
         ids = as_ids(items, self.catalogue_.item_ids)
         return (ids[0], scores[0]) if single else (ids, scores)
+
+    def top_of_each(
+        self,
+        known: list[Indices],
+        k: int,
+        *,
+        exclude_seen: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
+        users: Indices | None = None,
+        advance: Advance | None = None,
+        **options: Any,
+    ) -> tuple[Indices, Scores]:
+        """Return the k best items after histories of any lengths and their scores, shape (users, k).
+
+        Parameters
+        ----------
+        known
+            The item indices of each history, oldest first; an empty one gets the most popular items.
+        k, exclude_seen, allowed, options
+            See `top`.
+        users
+            User indices, shape (users,), for a model with user embeddings.
+        advance
+            Counts users.
+        """
+        items = np.full((len(known), k), -1, dtype=np.int64)
+        scores = np.full((len(known), k), -np.inf, dtype=np.float32)
+        for some, batch in batches_by_length(known, self.catalogue_.max_history, whole=exclude_seen):
+            more = options | ({"users": users[some]} if users is not None else {})
+            items[some], scores[some] = (
+                self.top(batch, k, exclude_seen=exclude_seen, allowed=allowed, **more)
+                if batch.shape[1]
+                else most_popular(self.catalogue_, len(some), k, allowed)
+            )
+            if advance is not None:
+                advance(len(some))
+        return items, scores
+
+    def allowed_mask(
+        self, allow: Iterable[Any] | None, deny: Iterable[Any] | None, where: Where | None
+    ) -> NDArray[np.bool_] | None:
+        """Return which items may be recommended, shape (n_items,), None if all of them may; see `recommend`."""
+        allowed = self.catalogue_.among_recommendable(allowed_items(self.catalogue_, allow, deny, where))
+        if allowed is not None and not allowed.any():
+            raise InputError("all items that 'allow' and 'deny' leave are withdrawn; restore some, or allow others.")
+        return allowed
+
+    def check_request(self, k: Any, options: dict[str, Any]) -> None:
+        """Raise an `InputError` unless the model is fitted, has k items, and its `top` has these options."""
+        self._require_fit()
+        self._check_options(options)
+        self._check_k(k)
+
+    def _check_k(self, k: Any) -> None:
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.catalogue_):
+            raise InputError(
+                f"k must be an integer from 1 to {len(self.catalogue_):,}, the size of the catalogue, not {shown(k)}."
+            )
 
     def ranks(
         self, windows: Split, k: int = 10, *, whole: bool = True, progress: Progress | None = None, **options: Any
@@ -371,7 +421,7 @@ class Recommender(ShownModel, Part):
         available = f"available: {', '.join(self.decodings)}" if self.decodings else "only generators decode"
         raise InputError(f"a {type(self).__name__} has no decoding '{decoding}'; {available}.")
 
-    def _user_indices(self, users: Sequence[Any]) -> Indices | None:
+    def user_indices(self, users: Sequence[Any]) -> Indices | None:
         """Return user indices, -1 for unknown users; None if the model has no user embeddings."""
         if self.user_ids_ is None:
             return None

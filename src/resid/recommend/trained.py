@@ -81,6 +81,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
 
         See `resid.train.train`; `history_` and `best_epoch_` are those of this training.
         """
+        self._forget_vectors()
         users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
             module,

@@ -262,6 +262,10 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         self._candidates = found
         return found
 
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors().all.cpu().numpy()
+        return vectors
+
     def _set_catalogue(self, catalogue: Catalogue) -> None:
         super()._set_catalogue(catalogue)
         self._candidates = None
