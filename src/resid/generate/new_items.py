@@ -1,6 +1,6 @@
 """New items of generators: the parts that make their IDs, and vectors as those that the generator was fitted with."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,15 +8,17 @@ from numpy.typing import NDArray
 from resid.core.errors import InputError
 from resid.core.part import Part
 from resid.encode.base import Encoder
-from resid.quantize.base import Quantizer
 from resid.recommend.base import Recommender
+
+if TYPE_CHECKING:
+    from resid.quantize.base import Quantizer
 
 _ENCODERS = ("encoder", "text_encoder")  # the names of the part that made the vectors of the IDs
 _ROWS = 65_536  # whose products are summed at a time
 _RANK = 1e-9  # eigenvalues below this share of the largest one count as zero
 
 
-def id_parts(model: Recommender) -> tuple[str, Encoder, Quantizer]:
+def id_parts(model: Recommender) -> "tuple[str, Encoder, Quantizer]":
     """Return the name of the encoder that made the vectors of the IDs, the encoder, and a copy of the quantizer.
 
     Raises
@@ -24,6 +26,8 @@ def id_parts(model: Recommender) -> tuple[str, Encoder, Quantizer]:
     InputError
         If the model was saved without them, or its IDs were made in another way.
     """
+    from resid.quantize.base import Quantizer  # here, as scikit-learn and numba take seconds to import
+
     name = next((name for name in _ENCODERS if name in model.parts_), None)
     if name is None or "quantizer" not in model.parts_:
         if any(part.endswith("_quantizer") for part in model.parts_):
