@@ -26,7 +26,6 @@ from resid.generate.decode import Beams, Decodable, beam_items, beam_search, sco
 from resid.generate.new_items import id_parts, same_map
 from resid.generate.prefix_tree import PrefixTree, UntrainedCodes
 from resid.generate.settings import GeneratorSettings
-from resid.quantize.base import Quantizer
 from resid.quantize.ids import SemanticIds
 from resid.quantize.room import Room
 from resid.recommend.histories import BATCH_USERS, Indices, Scores, recent_items, without_seen
@@ -240,6 +239,8 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def room(self) -> Room | None:
         """See `Recommender.room`."""
+        from resid.quantize.base import Quantizer  # here, as scikit-learn and numba take seconds to import
+
         quantizer = self.parts_.get("quantizer")
         return quantizer.room() if isinstance(quantizer, Quantizer) else None
 
