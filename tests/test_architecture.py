@@ -47,6 +47,7 @@ ALLOWED = {  # folder → the folders that it may import
         "runs",
         "sequential",
     },
+    "serve": {"core", "data", "recommend", "runs"},
     "cli": {
         "analyse",
         "comparison",
@@ -60,6 +61,7 @@ ALLOWED = {  # folder → the folders that it may import
         "recommend",
         "report",
         "runs",
+        "serve",
         "train",
     },
 }

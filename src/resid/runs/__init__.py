@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         load,
         load_dataset,
         load_stage,
+        model_folder,
         read_evaluation,
         read_run,
         read_settings,
@@ -30,6 +31,7 @@ __all__ = [
     "load_dataset",
     "load_stage",
     "measured",
+    "model_folder",
     "read_cost",
     "read_evaluation",
     "read_run",
@@ -44,7 +46,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "cost": "Cost measured read_cost",
         "run": (
-            "Run RunRecord StageRecord load load_dataset load_stage read_evaluation read_run read_settings read_stages "
+            "Run RunRecord StageRecord load load_dataset load_stage model_folder read_evaluation read_run read_settings read_stages "
             "stage_key write_evaluation"
         ),
     },
