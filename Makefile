@@ -37,6 +37,7 @@ bench: .venv/compare
 	$(BIN)/python benchmarks/letter.py
 	$(BIN)/python benchmarks/generator.py
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/items.py
 	$(BIN)/python benchmarks/sequential.py
 
 clean:

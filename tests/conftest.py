@@ -38,6 +38,7 @@ def spark():
     if shutil.which("java") is None:
         cannot_run("needs a Java runtime for Spark")
     session_class = pytest.importorskip("pyspark.sql").SparkSession
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
     builder = session_class.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     yield session

@@ -32,8 +32,9 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
         "train",
     },
+    "export": {"core", "data", "encode", "generate", "recommend", "runs"},
     "report": {"core", "data", "encode", "evaluate", "generate", "quantize", "recommend", "runs"},
-    "comparison": {"core", "data", "evaluate", "methods", "runs", "train"},
+    "comparison": {"core", "data", "evaluate", "generate", "methods", "runs", "train"},
     "analyse": {
         "core",
         "data",
@@ -55,6 +56,7 @@ ALLOWED = {  # folder → the folders that it may import
         "data",
         "encode",
         "evaluate",
+        "export",
         "generate",
         "methods",
         "quantize",
@@ -125,7 +127,7 @@ def test_the_library_does_not_import_its_own_face():
 
 
 # Within a function, as they would close a circle: reading tables builds Datasets, and Datasets offer to read tables.
-LATE = {("resid.data.catalogue", "resid.data.prepare"), ("resid.data.dataset", "resid.data.prepare")}
+LATE = {("resid.data.catalogue", "resid.data.new_items"), ("resid.data.dataset", "resid.data.prepare")}
 
 
 def test_modules_have_no_circle():

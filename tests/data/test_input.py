@@ -14,7 +14,7 @@ from resid.cli import main
 from resid.data.fields import field_columns
 from resid.data.readers import open_table
 from resid.data.settings import PrepareSettings
-from resid.data.splits import count_tied_targets
+from resid.data.splits import Histories
 from resid.data.tables import checked_interactions
 
 COLUMNS = {name: name for name in ("user", "item", "timestamp")}
@@ -199,7 +199,8 @@ class TestTies:
         rows = [(user, *row) for user, history in enumerate(users) for row in history]
         tied = [i > 0 and a[0] == rows[i - 1][0] and a[2] == rows[i - 1][2] for i, a in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, users)])
-        found = count_tied_targets(np.array([row[1] for row in rows], dtype=np.int32), offsets, np.array(tied))
+        sequence = np.array([row[1] for row in rows], dtype=np.int32)
+        found = Histories(sequence, offsets, 3).count_tied_targets(np.array(tied))
         assert found == self.slow(users)
         assert 0 < found["test"] < 300
 

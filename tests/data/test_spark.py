@@ -101,6 +101,16 @@ def test_times_do_not_depend_on_the_session(spark, tmp_path):
     assert Dataset.from_tables(log, k_core=1).fingerprint == data.fingerprint
 
 
+def test_time_split(spark, shop, tmp_path, monkeypatch):
+    moments = pl.from_epoch("timestamp", time_unit="ms").dt.cast_time_unit("us")
+    shop.interaction_table.with_columns(timestamp=moments).write_parquet(tmp_path / "log.parquet")
+    monkeypatch.setattr(SparkEngine, "_INTERACTIONS_PER_PART", 1_000)
+    options = {"split": "time", "validate_from": "0.7", "test_from": "0.85", "targets": "all"}
+    for engine in ("polars", "spark"):
+        Dataset.from_tables(tmp_path / "log.parquet", engine=engine, **options).save(tmp_path / engine)
+    same_bytes(tmp_path / "polars", tmp_path / "spark")
+
+
 def test_folders_and_strange_names(spark, tmp_path):
     (tmp_path / "log" / "deep").mkdir(parents=True)
     for name, item in (("deep/b c", "x"), ("deep/b!", "y"), ("b~", "z"), ("_hidden", "h")):

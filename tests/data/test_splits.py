@@ -1,4 +1,4 @@
-"""Leave-one-out and windows, against a slow reference."""
+"""Leave-one-out, time split and windows, against a slow reference."""
 
 import numpy as np
 import polars as pl
@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from resid import Dataset, InputError
 from resid.data import PrepareSettings
-from resid.data.splits import find_unseen_targets, split_windows
+from resid.data.splits import Histories
 
 histories = st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=12), min_size=1, max_size=8)
 
 
-def flat(histories):
+def flat(histories, **options):
     offsets = np.concatenate([[0], np.cumsum([len(history) for history in histories])])
-    return np.concatenate(histories).astype(np.int32), offsets
+    return Histories(np.concatenate(histories).astype(np.int32), offsets, 10, **options)
 
 
 def windows_of(split):
@@ -25,7 +25,7 @@ def windows_of(split):
 
 @given(histories, st.integers(2, 6))
 def test_windows_equal_a_slow_reference(histories, max_length):
-    splits = split_windows(*flat(histories), n_items=10, max_length=max_length)
+    splits = flat(histories).windows(max_length=max_length)
 
     def window(user, target):
         history = histories[user]
@@ -46,15 +46,15 @@ class TestUnseenTargets:
     @given(histories)
     def test_targets_that_no_training_history_contains(self, histories):
         trained = {item for history in histories for item in history[:-2]}
-        unseen = find_unseen_targets(*flat(histories), n_items=10)
+        unseen = flat(histories).unseen
         assert unseen["validation"].tolist() == [history[-2] not in trained for history in histories]
         assert unseen["test"].tolist() == [history[-1] not in trained for history in histories]
 
     @given(histories)
     def test_train_adds_their_windows_and_still_evaluates_them(self, histories):
-        unseen = find_unseen_targets(*flat(histories), n_items=10)
-        keep = split_windows(*flat(histories), n_items=10, max_length=5)
-        train = split_windows(*flat(histories), n_items=10, max_length=5, unseen_targets="train")
+        unseen = flat(histories).unseen
+        keep = flat(histories).windows(max_length=5)
+        train = flat(histories).windows(max_length=5, unseen_targets="train")
         added = [window for name in ("validation", "test")
                  for window, new in zip(windows_of(keep[name]), unseen[name], strict=True) if new]  # fmt: skip
         assert windows_of(train["train"]) == windows_of(keep["train"]) + added
@@ -63,9 +63,9 @@ class TestUnseenTargets:
 
     @given(histories, st.integers(2, 6))
     def test_drop_moves_their_windows(self, histories, max_length):
-        unseen = find_unseen_targets(*flat(histories), n_items=10)
-        keep = split_windows(*flat(histories), n_items=10, max_length=max_length)
-        drop = split_windows(*flat(histories), n_items=10, max_length=max_length, unseen_targets="drop")
+        unseen = flat(histories).unseen
+        keep = flat(histories).windows(max_length=max_length)
+        drop = flat(histories).windows(max_length=max_length, unseen_targets="drop")
         moved = {name: np.flatnonzero(flags).tolist() for name, flags in unseen.items()}
         for name in ("validation", "test"):
             left = [window for window in windows_of(keep[name]) if window[0] not in moved[name]]
@@ -80,10 +80,10 @@ class TestUnseenTargets:
 
     def test_a_moved_test_target_does_not_reveal_the_validation_target(self):
         histories = [[0, 1, 2, 0, 1], [0, 1, 2, 1, 9], [0, 2, 1, 8, 9]]
-        drop = split_windows(*flat(histories), n_items=10, max_length=9, unseen_targets="drop")
+        drop = flat(histories).windows(max_length=9, unseen_targets="drop")
         assert windows_of(drop["validation"])[1] == (1, [0, 1, 2], 1)  # still to be predicted
         assert windows_of(drop["train"])[-3:] == [(2, [0, 2, 1], 8), (1, [0, 1, 2], 9), (2, [0, 2, 1, 8], 9)]
-        assert flat(histories)[0].tolist() == drop["test"].sequence.tolist()  # the histories are not changed
+        assert flat(histories).sequence.tolist() == drop["test"].sequence.tolist()  # the histories are not changed
 
     def test_counts_and_notes(self):
         """Users a and b share all training items; the targets x (validation) and y, z (test) are new."""

@@ -7,7 +7,17 @@ import pytest
 
 from resid import Dataset, InputError
 from resid.data.settings import PrepareSettings
-from resid.evaluate import NOT_FOUND, evaluate, gains, intervals, paired_differences, ranking_metrics, ranks_of, slices
+from resid.evaluate import (
+    NOT_FOUND,
+    evaluate,
+    gains,
+    intervals,
+    mean_reciprocal_ranks,
+    paired_differences,
+    ranking_metrics,
+    ranks_of,
+    slices,
+)
 from resid.evaluate.evaluation import Ranker
 from resid.sequential import Popularity
 
@@ -32,17 +42,22 @@ def test_metrics_equal_those_of_ranx():
     targets = random.integers(0, 40, size=60)
     items = np.argsort(-scores, axis=1, kind="stable")[:, :12]  # ties in catalogue order
     wanted = ranx.Qrels({f"u{user}": {f"i{target}": 1} for user, target in enumerate(targets)})
-    names = ["recall@5", "recall@10", "ndcg@5", "ndcg@10"]
+    names = ["recall@5", "recall@10", "ndcg@5", "ndcg@10", "mrr@5", "mrr@10"]
+
+    def ours(items):
+        ranks = ranks_of(items, targets)
+        return ranking_metrics(ranks) | mean_reciprocal_ranks(ranks)
+
     ties = 1e-6 * np.arange(40)  # ranx leaves the order of ties open
     run = ranx.Run(
         {f"u{u}": {f"i{item}": row[item] - ties[item] for item in range(40)} for u, row in enumerate(scores)}
     )
-    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(ranx.evaluate(wanted, run, names))
+    assert ours(items) == pytest.approx(ranx.evaluate(wanted, run, names))
     # If no other item has the score of the target, ties do not matter, and ranx gets the plain scores.
     scores[np.arange(60), targets] += 0.5
     items = np.argsort(-scores, axis=1, kind="stable")[:, :12]
     run = ranx.Run({f"u{u}": {f"i{item}": row[item] for item in range(40)} for u, row in enumerate(scores)})
-    assert ranking_metrics(ranks_of(items, targets)) == pytest.approx(ranx.evaluate(wanted, run, names))
+    assert ours(items) == pytest.approx(ranx.evaluate(wanted, run, names))
 
 
 def test_intervals():

@@ -226,7 +226,7 @@ def test_tables_start_from_the_encoder(data, inputs):
         np.zeros((data.n_items, 5)),
         dict(zip(encoder.model_.field_names, encoder.model_.field_sizes, strict=True)),
     )
-    started._encoder = encoder
+    started._encoder, started.catalogue_ = encoder, data.catalogue
     network = started._network(torch.from_numpy(ids.codes), ids.level_sizes, None, 31)
     for ours, theirs in zip(network.trunk.tables.embeddings(), encoder.model_.embeddings(), strict=True):
         assert torch.equal(ours.weight, theirs.weight)

@@ -200,7 +200,7 @@ class TestNewVectors:
         )  # siblings first, then the next parent
         own = codes[:, 0] == codes[0, 0]
         assert own[: own.sum()].all()  # other parents once the nearest one is full
-        with pytest.raises(ValueError, match=r"row 11: all 72 IDs are taken; .* more anchors"):
+        with pytest.raises(ValueError, match=r"row 11: all 72 IDs are taken; .* with 'spare'"):
             model.transform(np.concatenate([new, vectors[:1] + 5]))
 
     def test_minus_zero_equals_zero(self):

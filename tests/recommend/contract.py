@@ -17,7 +17,7 @@ import resid
 from resid import Dataset, InputError, Recommender
 from resid.data import PADDING
 from resid.data.splits import Split
-from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics
+from resid.evaluate import NOT_FOUND, evaluate, ranking_metrics, ranks_of
 from resid.train.loop import _Training
 
 
@@ -185,6 +185,9 @@ class RecommenderContract:
                 items = model.recommend(ids, 5, exclude_seen=exclude, **self.asking(data, window))[0].tolist()
                 wanted = data.item_ids[target]
                 assert ranks[window] == (items.index(wanted) if wanted in items else NOT_FOUND)
+        for ranking, ranks in zip(model.rankings(data.test, 5), (kept, dropped), strict=True):
+            assert ranking.ranks.tolist() == ranks_of(ranking.items, data.test.targets).tolist() == ranks.tolist()
+            assert (ranking.scores[:, 1:] <= ranking.scores[:, :-1]).all()
         found = evaluate(model, data, k=5)
         assert found.metrics((5,))["seen_kept"]["recall@5"] == ranking_metrics(kept, (5,))["recall@5"]
         table = found.table()
@@ -214,6 +217,60 @@ class RecommenderContract:
             for rank, exclude in ((kept[0], False), (dropped[0], True)):
                 items = model.recommend(history, 12, exclude_seen=exclude, **self.asking(data, 0))[0].tolist()
                 assert rank == (items.index(target) if target in items else NOT_FOUND)
+
+    def test_withdrawn_items(self, model, data, tmp_path):
+        changed = Recommender.from_artifact(model.to_artifact())
+        assert changed.remove_items(["i1", "i2", "i1"]) == 2
+        assert changed.remove_items({"i1"}) == 0
+        changed.save(tmp_path / "changed")
+        loaded = resid.load(tmp_path / "changed")
+        assert [each["action"] for each in loaded.lineage_] == ["remove"]
+        assert loaded.lineage_[0]["parent"] == model.checksum != loaded.checksum
+        expected, _ = model.recommend(self.HISTORIES, 10, deny=["i1", "i2"])
+        for each in (changed, loaded):
+            assert each.recommend(self.HISTORIES, 10)[0].tolist() == expected.tolist()
+            everything, _ = each.recommend([*self.HISTORIES, [], ["i1", "i2"]], 12, exclude_seen=True)
+            assert not {"i1", "i2"} & set(everything.ravel())
+            assert (
+                each.recommend(["i1", "i2"], 1)[0].tolist()
+                == model.recommend(["i1", "i2"], 1, deny=["i1", "i2"])[0].tolist()
+            )
+        kept, _ = changed.ranks(data.test, 12)
+        gone = np.isin(data.test.targets, changed.catalogue_.find(["i1", "i2"]))
+        assert (kept[gone] == NOT_FOUND).all()
+        assert (kept[~gone] < 10).all()
+        with pytest.raises(InputError, match="all items that 'allow' and 'deny' leave are withdrawn"):
+            changed.recommend(self.HISTORIES, 1, allow=["i1"])
+        with pytest.raises(InputError, match="the model has no item 'gone'; check the ids"):
+            changed.remove_items(["i3", "gone"])
+        with pytest.raises(InputError, match="expected a list of item ids, not 'i1'"):
+            changed.remove_items("i1")
+        with pytest.raises(InputError, match="this would withdraw every item"):
+            changed.remove_items(data.item_ids)
+        assert changed.restore_items(["i1", "i2", "i3"]) == 2
+        for ours, theirs in zip(
+            changed.recommend(self.HISTORIES, 12), model.recommend(self.HISTORIES, 12), strict=True
+        ):
+            assert ours.tolist() == theirs.tolist()
+
+    def test_new_items_are_taken_or_refused_with_the_reason(self, model):
+        changed = Recommender.from_artifact(model.to_artifact())
+        new = pl.DataFrame({"item": ["new"], "store": ["a"]})
+        before = model.recommend(self.HISTORIES, 12)
+        try:
+            assert len(changed.add_items(new)) == 1
+        except InputError as error:
+            assert "new items" in str(error)  # noqa: PT017 - some can, and some cannot
+            items, scores = changed.recommend(self.HISTORIES, 12)
+        else:
+            everything, values = changed.recommend([*self.HISTORIES, ["new"]], 13)
+            assert all("new" in row for row in everything)
+            old = [[item != "new" for item in row] for row in everything[:3]]
+            items, scores = (
+                np.array([row[keep] for row, keep in zip(part[:3], old, strict=True)]) for part in (everything, values)
+            )
+        assert items.tolist() == before[0].tolist()
+        assert scores == pytest.approx(before[1], abs=1e-5)
 
     @pytest.mark.parametrize("name", ["exakt", "allowed", "users", "histories"])
     def test_unknown_option(self, model, data, name):

@@ -35,7 +35,7 @@ def encode(
         Print the result as JSON.
     """
     from resid import Dataset  # here, as these imports take a second
-    from resid.core.artifact import MANIFEST
+    from resid.core.files import MANIFEST
     from resid.methods.semantic_ids import fit_encoder
     from resid.runs import Run
 

@@ -58,7 +58,9 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
         print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
-        how = ", ranked by the item score before the scores are blended" if isinstance(model, JointGenerator) else ""
+        how = ", seen items kept"
+        if isinstance(model, JointGenerator):
+            how = ", seen items dropped, ranked by the item score before the scores are blended"
         output.print(
             f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
             f"N@10 {best['ndcg@10']:.4f} on validation users during training{how}",

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from resid import InputError
 from resid.cli.app import AsJson, errors, output, print_json
-from resid.cli.show import ids_table
+from resid.cli.show import ids_table, lineage_text
+from resid.core.errors import counted
 
 
 def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = None, as_json: AsJson = False) -> None:
@@ -37,6 +38,10 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         except InputError as error:
             errors.print(f"Overlaps are not shown: {error}", highlight=False, markup=False)
     known, model = load_ids(ids) if ids.is_dir() else (SemanticIds.load(ids), None)
+    lineage, checksum = (list(model.lineage_), model.checksum) if model is not None else ([], None)
+    if dataset is not None and model is not None and model.catalogue_.added:
+        errors.print(f"The quality is that of the {counted(dataset.n_items, 'item')} of the Dataset.", highlight=False)
+        known = known.head(dataset.n_items)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else load_embeddings(ids, dataset, model)
     if vectors and not are_of(known, vectors):
         if embeddings:
@@ -47,8 +52,13 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
     blend, judged = score_weights(model), verdict(found)
     if as_json:
-        print_json({"ids_of": str(ids), **known.facts, **found, "blend": blend, "verdict": judged})
+        content = {**known.facts, **found, "blend": blend, "verdict": judged, "checksum": checksum, "lineage": lineage}
+        print_json({"ids_of": str(ids), **content})
         return
+    if checksum is not None:
+        output.print(f"Model {checksum[:12]}", highlight=False)
+    if lineage:
+        output.print(lineage_text(lineage), highlight=False, soft_wrap=True)
     if blend:
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
         output.print(f"Weights of the scores that rank items: {weights}", highlight=False)

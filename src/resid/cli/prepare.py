@@ -38,6 +38,10 @@ def prepare(
     category_root: Literal["keep", "drop"] | None = None,
     unlisted_items: Literal["error", "missing"] = "error",
     unseen_targets: Literal["keep", "drop", "train"] | None = None,
+    split: Literal["leave-one-out", "time"] = "leave-one-out",
+    validate_from: str | None = None,
+    test_from: str | None = None,
+    targets: Literal["first", "all"] = "first",
     duplicates: Literal["keep", "drop"] = "keep",
     separator: str | None = None,
     encoding: str | None = None,
@@ -50,6 +54,8 @@ def prepare(
     """Create a Dataset folder from tables, from the Amazon reviews, or from the paper's published data.
 
     ``resid prepare interactions.parquet items.parquet --fields store,genres:tags,price:number --out data/mine``
+
+    ``resid prepare interactions.parquet --split time --validate-from 0.8 --test-from 0.9 --out data/mine``
 
     ``resid prepare amazon-2023 Musical_Instruments --raw downloads --out data/mi``
 
@@ -99,6 +105,16 @@ def prepare(
         Evaluation targets that no training history contains: keep them in the evaluation, drop them from the evaluation
         and train on them instead, or train on them and evaluate them, which leaks test labels. Default: keep; drop for
         resid-published.
+    split
+        Leave-one-out takes the last two items of every history as validation and test targets; time divides the log at two
+        points in time, so that nothing later is trained on. The filters and the catalogue use the whole log.
+    validate_from
+        Time split: where training ends and validation begins. A date (2026-01-31, UTC), a number on the scale of the timestamps,
+        or a share of the interactions between 0 and 1.
+    test_from
+        Time split: where validation ends and the test begins.
+    targets
+        Time split: the first or all items of a user in the validation and test periods are targets.
     duplicates
         Keep or drop exact duplicates: the same user, item and timestamp. A duplicated last interaction makes the test target
         its own predecessor.
@@ -140,6 +156,10 @@ def prepare(
             ("category_root", category_root, None),
             ("unlisted_items", unlisted_items, "error"),
             ("unseen_targets", unseen_targets, None),
+            ("split", split, "leave-one-out"),
+            ("validate_from", validate_from, None),
+            ("test_from", test_from, None),
+            ("targets", targets, "first"),
             ("duplicates", duplicates, "keep"),
             ("separator", separator, None),
             ("encoding", encoding, None),

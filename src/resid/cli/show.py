@@ -82,7 +82,7 @@ def _length_histogram(data: "Dataset") -> Table:
 def epochs_table(history: Sequence[dict[str, Any]], best: int) -> Table:
     """Return the losses and the Recall and NDCG at 10 of every evaluated epoch; the best one is marked."""
     columns = sorted({name for record in history for name in record if name.endswith(("recall@10", "ndcg@10"))})
-    table = Table("epoch", "loss", *columns, title="Validation", title_justify="left")
+    table = Table("epoch", "loss", *columns, title="Validation during training, seen items kept", title_justify="left")
     for record in (record for record in history if any(name in record for name in columns)):
         is_best = record["epoch"] == best
         values = (f"{record[name]:.4f}" if name in record else "–" for name in columns)
@@ -93,12 +93,25 @@ def epochs_table(history: Sequence[dict[str, Any]], best: int) -> Table:
 
 def quality_table(found: dict[str, dict[str, Any]]) -> Table:
     """Return the quality of an encoder on some splits."""
-    table = Table("", "R@5", "N@5", "R@10", "N@10", title="Quality of the embeddings", title_justify="left")
+    table = Table(
+        "", "R@5", "N@5", "R@10", "N@10", title="Quality of the embeddings, seen items kept", title_justify="left"
+    )
     for split, values in found.items():
         for metric, name in (("metric1", "Metric 1: all fields masked"), ("metric2", "Metric 2: item ID masked")):
             columns = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
             table.add_row(f"{split}, {name}", *(f"{values[metric][column]:.4f}" for column in columns))
     return table
+
+
+def lineage_text(lineage: Sequence[dict[str, Any]]) -> str:
+    """Return the changes of a model's items, oldest first, one line each."""
+    words = {"add": "added", "remove": "withdrawn", "restore": "restored"}
+    lines = [
+        f"  {each['time']}  {counted(each['items'], 'item')} {words[each['action']]}, by resid {each['version']}, to model "
+        f"{each['parent'][:12]}"
+        for each in lineage
+    ]
+    return "\n".join(["Changes since the fit:", *lines])
 
 
 def ids_table(levels: list[dict[str, Any]]) -> Table:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from resid.comparison.results import CUTOFFS, Task, fitted_record
 from resid.core.errors import InputError, TrainingError, first_line
@@ -25,6 +25,8 @@ from resid.methods.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from resid.generate import Generator
 
 _SECONDS_BETWEEN_REPORTS = 0.5
 
@@ -106,8 +108,11 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
         model = fit(data, recipe, task.folder, runtime=runtime, stages=order["stages"])
     reports.step(f"Evaluation on the {task.split} split")
     with measured(task.folder / EVALUATION, fabric.device if fabric is not None else None):
-        found = evaluate(model, data, task.split, max(CUTOFFS), progress=reports)
-    about = {"decoding": "beam"} if model.decodings else {}
+        found = evaluate(model, data, task.split, max(CUTOFFS), lists=True, progress=reports)
+    about = dict[str, Any]()
+    if model.decodings:
+        share = cast("Generator[Any, Any]", model).invalid_share(found.windows)
+        about = {"decoding": "beam", "invalid_free_beams": share}
     environment = describe_environment(order["accelerator"], order["precision"])
     write_evaluation(
         task.folder, task.split, {**about, **found.metrics(CUTOFFS), "environment": environment}, found.table()

@@ -22,10 +22,9 @@ from safetensors.numpy import load_file, save_file
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path, first_line
-from resid.core.files import atomic_folder, content_of, is_in_run, readable_as_others, refuse_foreign_folder
+from resid.core.files import MANIFEST, atomic_folder, content_of, is_in_run, readable_as_others, refuse_foreign_folder
 
 FORMAT = 2
-MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 _SAFE = {".json", ".safetensors", ".parquet"}  # file types that cannot contain code
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
-RUN = "run.json"
+RUN, MANIFEST = "run.json", "manifest.json"
 METRICS = "metrics.jsonl"  # of the epochs of a training
 _CONTENT = {
     RUN: "a run",
     "dataset.json": "a Dataset",
-    "manifest.json": "a model",
+    MANIFEST: "a model",
 }  # by the file that every such folder has
 
 
@@ -68,10 +68,13 @@ def _listed_files(manifest: Path) -> set[str]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise."""
+def atomic_file(path: Path, named: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path; the file written there replaces `path` if the block succeeds and is removed otherwise.
+
+    Errors name `named`, by default the path.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    with explain_disk_errors(path):
+    with explain_disk_errors(named or path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial

@@ -14,15 +14,21 @@ except ImportError:  # not on Windows
 
 
 @contextmanager
-def exclusive(folder: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def exclusive(
+    folder: Path, on_wait: Callable[[], None] | None = None, *, file: Path | None = None, named: Path | None = None
+) -> Iterator[None]:
     """Lock a folder while the block runs; the lock ends with its process.
 
     Parameters
     ----------
     folder
-        It is created if it does not exist.
+        It is created if it does not exist, unless the locked file is elsewhere.
     on_wait
         Called before waiting for another process that has the lock; without it, nothing waits.
+    file
+        The file that is locked; by default one in the folder. A folder that is replaced as a whole needs one beside it.
+    named
+        What errors name instead of the folder: the file for which the folder is made.
 
     Raises
     ------
@@ -30,9 +36,10 @@ def exclusive(folder: Path, on_wait: Callable[[], None] | None = None) -> Iterat
         If another process has the lock and nothing waits.
     """
     refuse_file(folder)
-    with explain_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+    with explain_disk_errors(named or folder):
+        file = file or folder / ".lock"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("w")
     with lock:
         if fcntl is None:
             yield
@@ -41,8 +48,9 @@ def exclusive(folder: Path, on_wait: Callable[[], None] | None = None) -> Iterat
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if on_wait is None:
+                what = "file" if named else "folder"
                 raise InputError(
-                    f"{folder}: another run is using this folder; wait for it, or choose another folder."
+                    f"{named or folder}: another run is using this {what}; wait for it, or choose another {what}."
                 ) from error
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)

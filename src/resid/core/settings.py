@@ -22,6 +22,7 @@ class Settings:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     renamed: ClassVar[dict[str, str]] = {}  # old name of a setting → its name now
+    added: ClassVar[tuple[str, ...]] = ()  # settings whose default is what earlier versions, without them, did
 
     def replace(self, **values: Any) -> Self:
         """Return a copy with some values replaced and validated; strings are converted to the expected type."""
@@ -31,6 +32,15 @@ class Settings:
         """Return the settings as a dictionary of JSON values."""
         values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
         return values
+
+    def identity(self) -> dict[str, Any]:
+        """Return what identifies a part with these settings.
+
+        Settings of `added` are left out while they have their default, so that the runs of earlier versions are reused.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self) if field.name in self.added}
+        kept = {name for name, default in defaults.items() if getattr(self, name) == default}
+        return {name: value for name, value in self.to_dict().items() if name not in kept}
 
     def file_digests(self) -> list[str]:
         """Return checksums of the files that the settings name, whose content is an input of the part."""

@@ -15,6 +15,12 @@ _WRITERS: dict[str, Callable[..., object]] = {
     ".ndjson": pl.DataFrame.write_ndjson,
 }
 TABLE_ENDINGS = tuple(_WRITERS)
+_SINKS: dict[str, Callable[..., object]] = {
+    ".parquet": pl.LazyFrame.sink_parquet,
+    ".csv": pl.LazyFrame.sink_csv,
+    ".jsonl": pl.LazyFrame.sink_ndjson,
+    ".ndjson": pl.LazyFrame.sink_ndjson,
+}
 
 
 def check_table_file(path: Path) -> None:
@@ -29,3 +35,10 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
     check_table_file(path)
     with atomic_file(path) as partial:
         _WRITERS[path.suffix.lower()](table, partial)
+
+
+def sink_table(path: Path, table: pl.LazyFrame) -> None:
+    """Write a lazy table atomically, as `write_table` does, without holding it in memory."""
+    check_table_file(path)
+    with atomic_file(path) as partial:
+        _SINKS[path.suffix.lower()](table, partial)

@@ -258,6 +258,7 @@ for _release in RELEASES:
                     "short_paths",
                 ),
                 *("category_root", "unseen_targets", "duplicates", "skip_bad_lines", "engine", "scratch"),
+                *PrepareSettings.of_time_split,
             ),
             reason="the columns of the Amazon files are known",
             compare=_compare(_release),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -35,6 +35,10 @@ class Catalogue:
         The fingerprint of the Dataset.
     edges : dict
         The edges between the bins of every field that is a number.
+    added : int
+        The number of items at the end that were added to a model after its fit. Their values are not in the vocabularies.
+    withdrawn : ndarray of int64
+        The indices of the items that must not be recommended, ascending. They stay known in histories.
     """
 
     items: pl.DataFrame
@@ -43,6 +47,8 @@ class Catalogue:
     settings: PrepareSettings
     fingerprint: str
     edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    added: int = 0
+    withdrawn: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if self.counts.shape != (len(self.items),):
@@ -50,6 +56,11 @@ class Catalogue:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def n_fitted(self) -> int:
+        """The number of items of the Dataset, which the model was fitted to; those that were added come after them."""
+        return len(self) - self.added
 
     @property
     def max_history(self) -> int:
@@ -71,8 +82,36 @@ class Catalogue:
 
     @cached_property
     def by_popularity(self) -> NDArray[np.int64]:
-        """Item indices by descending training count, ties in index order; shape (n_items,)."""
-        return np.argsort(-self.counts, kind="stable")
+        """The items that may be recommended by descending training count, ties in index order."""
+        order = np.argsort(-self.counts, kind="stable")
+        return order[self.recommendable[order]] if len(self.withdrawn) else order
+
+    @cached_property
+    def recommendable(self) -> NDArray[np.bool_]:
+        """Which items are not withdrawn, shape (n_items,)."""
+        mask = np.ones(len(self), dtype=bool)
+        mask[self.withdrawn] = False
+        return mask
+
+    def among_recommendable(self, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+        """Return which of the allowed items, all if None, are not withdrawn; None if no item is."""
+        if not len(self.withdrawn):
+            return allowed
+        return self.recommendable if allowed is None else allowed & self.recommendable
+
+    def withdraw(self, indices: NDArray[np.int64]) -> Self:
+        """Return the catalogue with these items withdrawn."""
+        return replace(self, withdrawn=np.union1d(self.withdrawn, indices))
+
+    def restore(self, indices: NDArray[np.int64]) -> Self:
+        """Return the catalogue with these items no longer withdrawn."""
+        return replace(self, withdrawn=np.setdiff1d(self.withdrawn, indices))
+
+    def extended(self, items: pl.DataFrame) -> Self:
+        """Return the catalogue with further items, which have the columns of `items`, at its end."""
+        counts = np.concatenate([self.counts, np.zeros(len(items), dtype=self.counts.dtype)])
+        joined = pl.concat([self.items, items.select(self.items.columns)], rechunk=True)
+        return replace(self, items=joined, counts=counts, added=self.added + len(items))
 
     @cached_property
     def log_shares(self) -> NDArray[np.float32]:
@@ -92,7 +131,8 @@ class Catalogue:
         """
         if field not in self.field_names:
             raise InputError(f"there is no field '{field}'; the fields are {', '.join(self.field_names) or 'none'}.")
-        return values_in_order(self.items[field], self.kinds[field], self.edges.get(field, ()))
+        fitted = self.items[field].head(self.n_fitted)  # codes must not move when items are added
+        return values_in_order(fitted, self.kinds[field], self.edges.get(field, ()))
 
     def field_codes(self, field: str, values: Iterable[Any]) -> NDArray[np.int64]:
         """Return the codes of field values: 0 for null (missing), -1 for an unknown value.
@@ -125,7 +165,7 @@ class Catalogue:
         polars.DataFrame
             The column ``item``, the fields and the columns of `keep`.
         """
-        from resid.data.prepare import read_items  # prepare builds Datasets, which import this module
+        from resid.data.new_items import read_items  # it reads tables with this module
 
         return read_items(items, self, item_column, keep)[0]
 
@@ -149,17 +189,19 @@ class Catalogue:
             The item ids, and their field codes as in `Dataset.fields`: 0 is missing, -1 is an unknown value. A warning is
             logged for unknown values.
         """
-        from resid.data.prepare import encode_items  # prepare builds Datasets, which import this module
+        from resid.data.new_items import encode_items  # it reads tables with this module
 
         return encode_items(items, self, item_column, separator=separator, encoding=encoding)
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the item table and the counts, ready for JSON."""
+        changes = {"added": self.added, "withdrawn": self.withdrawn.tolist()}
         return {
             "field_names": list(self.field_names),
             "prepare": self.settings.to_dict(),
             "fingerprint": self.fingerprint,
             "edges": {name: list(edges) for name, edges in self.edges.items()},
+            **{name: value for name, value in changes.items() if value},
         }
 
     @classmethod
@@ -167,7 +209,8 @@ class Catalogue:
         """Undo `facts`."""
         names, settings = tuple(facts["field_names"]), PrepareSettings.from_dict(facts["prepare"])
         edges = {name: tuple(values) for name, values in facts.get("edges", {}).items()}
-        return cls(items, names, counts, settings, facts["fingerprint"], edges)
+        withdrawn = np.array(facts.get("withdrawn", ()), dtype=np.int64)
+        return cls(items, names, counts, settings, facts["fingerprint"], edges, facts.get("added", 0), withdrawn)
 
 
 def lookup(positions: Mapping[Any, int], ids: Iterable[Any]) -> NDArray[np.int64]:

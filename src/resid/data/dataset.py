@@ -9,11 +9,13 @@ On disk it is a folder (see `docs/data-format.md`)::
                      (items, fields, values)       if a field has several values, padded with 0
     sequence.npy     (interactions,) int32         item indices of all histories, one user after another
     offsets.npy      (users + 1,) int64            user u's history is sequence[offsets[u]:offsets[u + 1]]
+    boundaries.npy   (users, 2) int64              time split only: where the validation and the test part of a history begin
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,14 +32,15 @@ from resid.core.files import atomic_folder, content_of, refuse_foreign_folder
 from resid.core.progress import Progress, default_progress
 from resid.data.catalogue import Catalogue, as_list, lookup
 from resid.data.settings import FieldKind, PrepareSettings
-from resid.data.splits import Split, find_unseen_targets, in_training, split_windows
+from resid.data.splits import Histories, Split
 
 FORMAT = 2
 FORMAT_WITH_TAGS_OR_NUMBERS = 3  # versions that do not know these kinds must not read them
+FORMAT_WITH_TIME_SPLIT = 4
 MANIFEST = "dataset.json"
 _ARRAYS = ("fields", "sequence", "offsets")
 _TABLES = ("users", "items")
-_FILES = (*(f"{name}.npy" for name in _ARRAYS), *(f"{name}.parquet" for name in _TABLES))
+_BOUNDARIES = "boundaries"
 
 
 class Dataset:
@@ -51,6 +54,8 @@ class Dataset:
         Item indices of all histories, one user after another, each in chronological order.
     offsets : ndarray of int64, shape (n_users + 1,)
         Start of every user's history in `sequence`.
+    boundaries : ndarray of int64, shape (n_users, 2), or None
+        Time split: where the validation and the test part of every history begin in `sequence`. None is leave-one-out.
     fields : ndarray of int32, shape (n_items, n_fields) or (n_items, n_fields, n_values)
         Field values as codes: 0 is missing, v is the v-th value of `vocabulary(field)`, counted from 1. If there are tags, it
         has a third axis: the codes of an item's tags in ascending order, padded with 0; other fields use the first place.
@@ -83,6 +88,7 @@ class Dataset:
         self.fields = arrays["fields"]
         self.sequence = arrays["sequence"]
         self.offsets = arrays["offsets"]
+        self.boundaries = arrays.get(_BOUNDARIES)
         self._tables = dict(tables)
         self.settings = settings
         self.field_names = tuple(field_names)
@@ -111,6 +117,10 @@ class Dataset:
         bins: int = 10,
         unlisted_items: Literal["error", "missing"] = "error",
         unseen_targets: Literal["keep", "drop", "train"] = "keep",
+        split: Literal["leave-one-out", "time"] = "leave-one-out",
+        validate_from: str | float | date | None = None,
+        test_from: str | float | date | None = None,
+        targets: Literal["first", "all"] = "first",
         duplicates: Literal["keep", "drop"] = "keep",
         separator: str | None = None,
         encoding: str | None = None,
@@ -182,7 +192,21 @@ class Dataset:
             training split, as in the published data of the paper; the user then has no window in that split. If only
             the test target of a user is moved, its history leaves the validation target out, so that training never
             sees an item that is still to be predicted. ``"train"`` adds the windows to the training split and still
-            evaluates them, which leaks test labels; for comparison only. `notes` counts these targets.
+            evaluates them, which leaks test labels; for comparison only. `notes` counts these targets. In a time split,
+            ``"drop"`` removes them from the evaluation and does not train on them, and ``"train"`` is refused.
+        split
+            ``"leave-one-out"``: the last item of every history is its test target, the item before it the validation
+            target. ``"time"``: training ends at one point in time for all users, see `validate_from`. The filters above and
+            the catalogue use the whole log in both cases.
+        validate_from, test_from
+            Time split: training has all interactions before `validate_from`, validation targets are from then until before
+            `test_from`, test targets from `test_from` on; an interaction at exactly that time is later, so a basket is never
+            divided. Each is a date (ISO 8601, UTC without a time zone), a number on the scale of the timestamps, or a share
+            of the interactions between 0 and 1: with 0.8, the time of the first interaction after the earliest 80%.
+        targets
+            Time split: the targets of a user are the ``"first"`` or ``"all"`` items of the validation and the test period.
+            The history of a target is everything before it, including earlier targets. Targets without any earlier
+            interaction of their user are not evaluated; `notes` counts them.
         duplicates
             ``"drop"`` removes exact duplicates (the same user, item and timestamp) before all other steps; ``"keep"``
             leaves them in the histories, where a duplicated last interaction makes the test target its own predecessor.
@@ -235,6 +259,10 @@ class Dataset:
                 bins=bins,
                 unlisted_items=unlisted_items,
                 unseen_targets=unseen_targets,
+                split=split,
+                validate_from=_point_in_time(validate_from),
+                test_from=_point_in_time(test_from),
+                targets=targets,
             ),
             columns=columns,
             duplicates=duplicates,
@@ -300,12 +328,19 @@ class Dataset:
 
         Targets that `unseen_targets` moves or adds to the training split are included.
         """
-        counts = np.bincount(self.sequence[in_training(self.sequence, self.offsets)], minlength=self.n_items)
-        if self.settings.unseen_targets != "keep":
-            unseen = find_unseen_targets(self.sequence, self.offsets, self.n_items)
-            for back, name in enumerate(("test", "validation"), 1):
-                counts += np.bincount(self.sequence[self.offsets[1:] - back][unseen[name]], minlength=self.n_items)
-        return counts
+        return self._histories.training_counts(self.settings.unseen_targets)
+
+    @property
+    def in_training(self) -> NDArray[np.bool_]:
+        """Which interactions belong to the training part of their history, shape (n_interactions,).
+
+        Targets that `unseen_targets` moves or adds to the training split are not included.
+        """
+        return self._histories.in_training
+
+    @cached_property
+    def _histories(self) -> Histories:
+        return Histories(self.sequence, self.offsets, self.n_items, self.boundaries, self.settings.targets)
 
     def history(self, user: Any) -> pl.Series:
         """Return the item ids of a user's complete history, including the validation and test targets.
@@ -351,30 +386,29 @@ class Dataset:
 
     @cached_property
     def _splits(self) -> dict[str, Split]:
-        return split_windows(
-            self.sequence,
-            self.offsets,
-            self.n_items,
-            self.settings.max_length,
-            unseen_targets=self.settings.unseen_targets,
-            fingerprint=self.fingerprint,
+        return self._histories.windows(
+            self.settings.max_length, unseen_targets=self.settings.unseen_targets, fingerprint=self.fingerprint
         )
 
     @property
     def train(self) -> Split:
-        """One window per item of a history, except the first and the last two; see also `unseen_targets`."""
+        """One window per item of the training part of a history, except the first; see also `unseen_targets`."""
         return self._splits["train"]
 
     @property
     def validation(self) -> Split:
-        """One window per user, whose target is the second-last item; see also `unseen_targets`."""
+        """One window per user, whose target is the second-last item; see also `unseen_targets`.
+
+        In a time split, the first or all items of the validation period are targets.
+        """
         return self._splits["validation"]
 
     @property
     def test(self) -> Split:
         """One window per user, whose target is the last item; its history includes the validation target.
 
-        With ``unseen_targets="drop"``, users whose target was moved to the training split have no window.
+        With ``unseen_targets="drop"``, users whose target was moved to the training split have no window. In a time split, the
+        first or all items of the test period are targets; their histories include what was before them in that period.
         """
         return self._splits["test"]
 
@@ -394,6 +428,7 @@ class Dataset:
             "items": self.n_items,
             "interactions": self.n_interactions,
             "density": len(np.unique(pairs)) / (self.n_users * self.n_items),  # each pair of user and item counts once
+            "split": self.settings.split,
             "windows": {name: len(split) for name, split in self._splits.items()},
             "fields": [self._field_info(column) for column in range(len(self.field_names))],
             "history_lengths": {
@@ -432,7 +467,7 @@ class Dataset:
         folder = Path(folder)
         refuse_foreign_folder(folder, MANIFEST)
         with atomic_folder(folder) as partial:
-            for name in _ARRAYS:
+            for name in self._arrays:
                 with (partial / f"{name}.npy").open("wb") as file:
                     # Writing through Python, not through the file handle, gives a proper error when the disk is full.
                     np.save(cast(Any, SimpleNamespace(write=file.write)), getattr(self, name), allow_pickle=False)
@@ -476,8 +511,10 @@ class Dataset:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             version, files = int(manifest["format"]), manifest["files"]
-            readable = FORMAT <= version <= FORMAT_WITH_TAGS_OR_NUMBERS
-            checksums = {name: files[name]["sha256"] for name in _FILES} if readable else {}
+            readable = FORMAT <= version <= FORMAT_WITH_TIME_SPLIT
+            arrays = (*_ARRAYS, _BOUNDARIES) if version == FORMAT_WITH_TIME_SPLIT else _ARRAYS
+            names = (*(f"{name}.npy" for name in arrays), *(f"{name}.parquet" for name in _TABLES))
+            checksums = {name: files[name]["sha256"] for name in names} if readable else {}
             unaltered = pop_checksum(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             if folder.is_file():
@@ -503,7 +540,7 @@ class Dataset:
             raise InputError(altered)
         try:
             data = cls(
-                arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS},
+                arrays={name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in arrays},
                 tables={name: pl.read_parquet(folder / f"{name}.parquet", glob=False) for name in _TABLES},
                 settings=PrepareSettings.from_dict(manifest["settings"]),
                 field_names=manifest["field_names"],
@@ -523,15 +560,21 @@ class Dataset:
 
     @property
     def _format(self) -> int:
+        if self.settings.split == "time":
+            return FORMAT_WITH_TIME_SPLIT
         new = {"tags", "number"} & set(self.field_kinds.values())
         return FORMAT_WITH_TAGS_OR_NUMBERS if new else FORMAT
 
+    @property
+    def _arrays(self) -> tuple[str, ...]:
+        return _ARRAYS if self.boundaries is None else (*_ARRAYS, _BOUNDARIES)
+
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256()
-        settings = {k: v for k, v in self.settings.to_dict().items() if k not in self.settings.seen_in_fields}
+        settings = {k: v for k, v in self.settings.to_dict().items() if k not in self.settings.seen_in_data}
         head = [self._format, settings, self.field_names, *([self.edges] if self._format > FORMAT else [])]
         digest.update(json.dumps(head, sort_keys=True).encode())
-        for name in _ARRAYS:
+        for name in self._arrays:
             array = np.ascontiguousarray(getattr(self, name))
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(array.data)
@@ -559,6 +602,11 @@ def _column_list(name: str, columns: Sequence[str] | None) -> tuple[str, ...] | 
     if listed is None:
         raise InputError(f"{name} must be a list of column names, for example ['store'], not {shown(columns)}.")
     return tuple(listed)
+
+
+def _point_in_time(value: Any) -> Any:
+    """Return a date as text, as settings are JSON values; anything else is validated with them."""
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def require_dataset(data: object) -> None:

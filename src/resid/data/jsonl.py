@@ -66,41 +66,53 @@ def read_jsonl(
     InputError
         If a line is not an object or does not have the types of the others, with its number, or if the file is damaged.
     """
+    parts = list(jsonl_batches(path, columns, dialect, encoding, skip_bad_lines, progress))
+    if not any(frame is not None for frame, _ in parts):
+        raise InputError(f"{path}: the file has no valid lines; write one JSON object per line.")
+    return pl.concat([frame for frame, _ in parts if frame is not None]), sum(skipped for _, skipped in parts)
+
+
+def jsonl_batches(
+    path: Path,
+    columns: list[str] | Schema | None = None,
+    dialect: str = "json",
+    encoding: str = UTF8,
+    skip_bad_lines: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[tuple[pl.DataFrame | None, int]]:
+    """Yield the frames of a file's chunks in order, None for one without valid lines, and how many lines were skipped.
+
+    Parameters as in `read_jsonl`.
+    """
     schema, names = (columns, None) if isinstance(columns, Mapping) else (None, columns)
-    frames: list[pl.DataFrame] = []
-    start, skipped = 1, 0
+    start = 1
     # This thread decompresses while others parse; both release the GIL. A short queue bounds memory.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         waiting: deque[tuple[bytes, Future[tuple[pl.DataFrame | None, int]]]] = deque()
 
-        def take() -> None:
-            nonlocal start, skipped
+        def take() -> tuple[pl.DataFrame, int]:
+            nonlocal start
             chunk, future = waiting.popleft()
             frame, count = future.result()
+            first, start = start, start + count
             if frame is not None and len(frame) == count:
-                numbers = pl.int_range(start, start + count, dtype=pl.UInt32)
-                frames.append(frame.with_columns(numbers.alias(ROW)))
-            else:  # blank or bad lines
-                frame, bad = _parse_by_line(path, chunk, start, schema or {}, dialect, skip_bad_lines)
-                frames.append(frame)
-                skipped += bad
-            start += count
+                numbers = pl.int_range(first, start, dtype=pl.UInt32)
+                return frame.with_columns(numbers.alias(ROW)), 0
+            # blank or bad lines
+            return _parse_by_line(path, chunk, first, schema or {}, dialect, skip_bad_lines)
 
         for chunk in _chunks(path, encoding, progress or Silent()):
             if schema is None:
                 schema = _infer(path, chunk, names, start, dialect)
             if schema is None:  # no valid line yet
-                _, bad = _parse_by_line(path, chunk, start, {}, dialect, skip_bad_lines)
-                skipped, start = skipped + bad, start + chunk.count(b"\n")
+                yield None, _parse_by_line(path, chunk, start, {}, dialect, skip_bad_lines)[1]
+                start += chunk.count(b"\n")
                 continue
             waiting.append((chunk, pool.submit(_parse_at_once, chunk, schema, dialect)))
             if len(waiting) > _AHEAD:
-                take()
+                yield take()
         while waiting:
-            take()
-    if not frames:
-        raise InputError(f"{path}: the file has no valid lines; write one JSON object per line.")
-    return pl.concat(frames), skipped
+            yield take()
 
 
 def _chunks(path: Path, encoding: str, progress: Progress) -> Iterator[bytes]:

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from resid.core.errors import InputError, shown
 from resid.core.progress import Progress, Silent
-from resid.data.catalogue import Catalogue
-from resid.data.codes import MAX_TAGS, column_codes, keep_frequent_tags, pad_codes, quantile_edges, stack_codes
+from resid.data.codes import MAX_TAGS, column_codes, keep_frequent_tags, quantile_edges, stack_codes
 from resid.data.dataset import Dataset
 from resid.data.engines import ROW, Engine, Frame
 from resid.data.fields import field_columns, source_columns
 from resid.data.readers import open_table
 from resid.data.settings import MIN_INTERACTIONS, PrepareSettings
-from resid.data.splits import count_repeated_targets, count_tied_targets, find_unseen_targets
+from resid.data.splits import Histories
 from resid.data.tables import Table, checked_interactions, checked_items, same_item_type
+from resid.data.time_split import Times, split_by_time
 
 _log = logging.getLogger(__name__)
 
@@ -171,19 +171,22 @@ def prepare(
     catalogue = (
         engine.collect(kept.select("item").unique()).sort("item").join(catalogue, on="item", maintain_order="left")
     )
-    sequence, offsets, tied = _encode(kept, users, catalogue, interactions, engine)
-    notes |= {f"tied_{name}_targets": count for name, count in count_tied_targets(sequence, offsets, tied).items()}
-    repeated = {name: count for name, count in count_repeated_targets(sequence, offsets).items() if count}
+    sequence, offsets, tied, times = _encode(kept, users, catalogue, interactions, engine, settings.split == "time")
+    histories = Histories(sequence, offsets, len(catalogue))
+    if times is not None:
+        histories, found = split_by_time(times, sequence, offsets, len(catalogue), settings)
+        notes |= found
+    notes |= {f"tied_{name}_targets": count for name, count in histories.count_tied_targets(tied).items()}
+    repeated = {name: count for name, count in histories.count_repeated_targets().items() if count}
     notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
-    return build_dataset(users, catalogue, field_names, sequence, offsets, settings, report.steps, notes)
+    return build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
 
 
 def build_dataset(
     users: pl.DataFrame,
     catalogue: pl.DataFrame,
     field_names: Sequence[str],
-    sequence: NDArray[np.int32],
-    offsets: NDArray[np.int64],
+    histories: Histories,
     settings: PrepareSettings,
     steps: list[dict[str, Any]],
     notes: dict[str, Any],
@@ -199,63 +202,27 @@ def build_dataset(
     numbers = [name for name, kind in kinds.items() if kind == "number"]
     edges = {name: quantile_edges(catalogue[name], settings.bins) for name in numbers}
     codes = [column_codes(catalogue[name], kind, edges.get(name, ())) for name, kind in kinds.items()]
-    unseen = find_unseen_targets(sequence, offsets, len(catalogue))
-    for name, flags in unseen.items():
+    for name, flags in histories.unseen.items():
         if settings.unseen_targets == "drop" and flags.all():
             raise InputError(
                 f"no training history contains any of the {name} targets, so unseen_targets='drop' leaves nothing to "
                 "evaluate; use unseen_targets='keep' (--unseen-targets keep)."
             )
+    by_time = {} if histories.boundaries is None else {"boundaries": histories.boundaries}
     return Dataset(
         arrays={
             "fields": stack_codes(codes, len(catalogue)),
-            "sequence": sequence,
-            "offsets": offsets,
+            "sequence": histories.sequence,
+            "offsets": histories.offsets,
+            **by_time,
         },
         tables={"users": users, "items": catalogue},
         settings=settings,
         field_names=field_names,
         steps=steps,
         edges=edges,
-        notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in unseen.items()},
+        notes=notes | {f"unseen_{name}_targets": int(flags.sum()) for name, flags in histories.unseen.items()},
     )
-
-
-def read_items(
-    items: Any, catalogue: Catalogue, item_column: str, keep: Sequence[str] = (), **options: Any
-) -> tuple[pl.DataFrame, Table]:
-    """Return further items with their fields and kept columns, see `Catalogue.read_items`, and the table they were in."""
-    settings = catalogue.settings
-    columns, kept = settings.fields or (), [name for name in keep if name not in ("item", *catalogue.field_names)]
-    if settings.kinds is None:  # prepared before there were kinds
-        settings = settings.replace(
-            kinds=["category" if column in catalogue.field_names else "path" for column in columns]
-        )
-    table = open_table(items, "items", [item_column, *columns, *kept], **options)
-    table = checked_items(table, item_column, columns, kept)
-    listed = table.engine.collect(table.frame).drop(ROW)
-    fields, _, _ = field_columns(listed, settings, table)
-    return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table
-
-
-def encode_items(
-    items: Any, catalogue: Catalogue, item_column: str, **options: Any
-) -> tuple[pl.Series, NDArray[np.int64]]:
-    """Return the ids and field codes of further items; see `Catalogue.encode_items`."""
-    fields, table = read_items(items, catalogue, item_column, **options)
-    codes = []
-    for name in catalogue.field_names:
-        kind, column = catalogue.kinds[name], fields[name]
-        values = column.drop_nulls().explode() if kind == "tags" else column
-        typed = values if kind == "number" else values.cast(catalogue.vocabulary(name).dtype, strict=False)
-        code = catalogue.field_codes(name, typed)
-        code[
-            typed.is_null().to_numpy() & values.is_not_null().to_numpy()
-        ] = -1  # 7 and "7" are equal, "a" is no integer
-        if unknown := int((code < 0).sum()):
-            _log.warning("%s, field '%s': %d of %d values are unknown", table.name, name, unknown, len(code))
-        codes.append(pad_codes(column, code) if kind == "tags" else code)
-    return fields["item"], stack_codes(codes, len(fields)).astype(np.int64)
 
 
 def k_core(log: Frame, k: int, engine: Engine, progress: Progress | None = None) -> Frame:
@@ -384,17 +351,18 @@ def _without_incomplete(kept: Frame, catalogue: pl.DataFrame, field_names: tuple
 
 
 def _encode(
-    kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_]]:
+    kept: Frame, users: pl.DataFrame, catalogue: pl.DataFrame, interactions: int, engine: Engine, with_times: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], Times | None]:
     """Replace ids by indices and concatenate the histories.
 
-    The third array tells which interactions have the same timestamp as the one before them in the history.
+    The third array tells which interactions have the same timestamp as the one before them in the history. The timestamps
+    themselves are returned if they are asked for.
     """
     encoded = engine.encode(engine.encode(kept, "user", users["user"]), "item", catalogue["item"])
     sequence = np.empty(interactions, dtype=np.int32)
     tied = np.empty(interactions, dtype=np.bool_)
     lengths = np.zeros(len(users), dtype=np.int64)
-    position = 0
+    position, timestamps = 0, list[pl.Series]()
     for part in engine.histories(encoded, interactions):
         rows = slice(position, position + len(part))
         sequence[rows] = part["item"].to_numpy()
@@ -402,4 +370,6 @@ def _encode(
         tied[rows] = (same[0] & same[1]).fill_null(False).to_numpy()
         lengths += np.bincount(part["user"].to_numpy(), minlength=len(users))
         position += len(part)
-    return sequence, np.concatenate([[0], np.cumsum(lengths)]), tied
+        timestamps += [part["timestamp"]] if with_times else []
+    times = Times.of(pl.concat(timestamps)) if with_times else None
+    return sequence, np.concatenate([[0], np.cumsum(lengths)]), tied, times

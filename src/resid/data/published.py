@@ -33,6 +33,7 @@ from resid.data.readers import parquet_files
 from resid.data.rebuild import Integers, Rows, rebuild_histories
 from resid.data.settings import PrepareSettings
 from resid.data.sources import Source, add_source
+from resid.data.splits import Histories
 from resid.data.tables import typed
 
 _FIELDS = {"store_id": "store", "cate1_id": "cat1", "cate2_id": "cat2", "cate3_id": "cat3"}
@@ -113,8 +114,9 @@ def prepare_published(
         "duplicate_rows": duplicates,
         "skipped_users": len(faults),
     }
+    histories = Histories(sequence, offsets, len(catalogue))
     kept = pl.DataFrame({"user": rows.user_ids.gather(users[long_enough])})
-    return build_dataset(kept, catalogue, settings.fields or (), sequence, offsets, settings, steps, notes)
+    return build_dataset(kept, catalogue, settings.fields or (), histories, settings, steps, notes)
 
 
 def compare_with_published(data: Dataset) -> dict[str, tuple[int, int]]:

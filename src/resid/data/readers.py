@@ -4,8 +4,10 @@ Polars reads files unless Spark is requested. Frames are converted to Polars, ex
 """
 
 import csv
+import itertools
 import logging
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ import polars as pl
 from resid.core.errors import InputError, first_line, shown
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
-from resid.data.jsonl import read_jsonl
+from resid.data.jsonl import jsonl_batches, read_jsonl
 from resid.data.tables import ENGINE_ERRORS, Table, separator_hint
 from resid.data.text import UTF8, checked_encoding, is_plain, not_utf8, open_text
 
@@ -159,12 +161,9 @@ def _open_delimited(path: Path, separator: str, usual: str, encoding: str) -> Ta
 
     A header that only the `usual` separator of the format splits decides for it, as one option applies to both tables.
     """
+    separator = _separator_of_header(path, separator, usual, encoding)
     with open_text(path, encoding) as (stream, _):
-        header = stream.readline()
-        content: Path | bytes = path if is_plain(path, encoding) else header + stream.read()
-    line = header.decode(errors="replace")
-    if separator not in line and usual in line:
-        separator = usual
+        content: Path | bytes = path if is_plain(path, encoding) else stream.read()
     try:
         frame = pl.read_csv(content, infer_schema=False, separator=separator, glob=False)
     except ENGINE_ERRORS as error:
@@ -175,6 +174,12 @@ def _open_delimited(path: Path, separator: str, usual: str, encoding: str) -> Ta
     numbered = frame.lazy().drop(ROW, strict=False).with_row_index(ROW, offset=1)
     filled = numbered.filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
     return Table(as_frame(filled), str(path), PolarsEngine(), untyped=True)
+
+
+def _separator_of_header(path: Path, separator: str, usual: str, encoding: str) -> str:
+    with open_text(path, encoding) as (stream, _):
+        line = stream.readline().decode(errors="replace")
+    return usual if separator not in line and usual in line else separator
 
 
 def _csv_fault(path: Path, separator: str, encoding: str) -> str | None:
@@ -272,3 +277,75 @@ def _spark_json(native: "SparkFrame", path: Path, skip_bad_lines: bool) -> tuple
     counts = native.select(*totals, f.count(f.lit(1)).alias(ROW)).collect()[0]
     _warn_of_skipped_lines(path, int(counts[bad]), int(counts[ROW]) - int(counts[bad]))
     return native.filter(native[bad].isNull()).drop(bad), int(counts[bad])
+
+
+def scan_batches(
+    path: Path,
+    scratch: Path,
+    rows: int,
+    *,
+    separator: str | None = None,
+    encoding: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Table, Iterator[pl.DataFrame]]:
+    """Open a table of any length: return it without rows, to check its columns, and its rows with `ROW` in batches.
+
+    Parameters
+    ----------
+    path
+        Parquet file or folder, CSV, TSV or JSON lines.
+    scratch
+        A folder for the decompressed copy of a text file.
+    rows
+        Rows of a batch; the batches of JSON lines are those of its reader.
+    separator, encoding
+        Of text files, see `Dataset.from_tables`.
+    progress
+        Counts rows, or the bytes of JSON lines.
+    """
+    suffix, progress = _suffix(path), progress or Silent()
+    usual = _SEPARATORS.get(suffix, ",")
+    separator, encoding = _checked_separator(separator) or usual, checked_encoding(encoding)
+    if suffix not in (".parquet", *_SEPARATORS):
+        frames = (frame for frame, _ in jsonl_batches(path, encoding=encoding, progress=progress) if frame is not None)
+        first = next(frames, None)
+        if first is None:
+            raise InputError(f"{path}: the file has no valid lines; write one JSON object per line.")
+        table = Table(as_frame(first.clear().lazy()), str(path), PolarsEngine(), row_word="line")
+        return table, itertools.chain([first], frames)
+    if suffix == ".parquet":
+        table = _open_parquet(path)
+        lazy: pl.LazyFrame = table.frame.to_native().with_row_index(ROW, offset=1)
+        return table, _collected(lazy, path, rows, progress, lambda: None)
+    separator = _separator_of_header(path, separator, usual, encoding)
+    content = path
+    if not is_plain(path, encoding):
+        content = scratch / "decompressed.csv"
+        with open_text(path, encoding) as (stream, _), content.open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+    scanned = pl.scan_csv(content, infer_schema=False, separator=separator, glob=False)
+    numbered = scanned.drop(ROW, strict=False).with_row_index(ROW, offset=1)
+    lazy = numbered.filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
+    batches = _collected(lazy, path, rows, progress, lambda: _csv_fault(path, separator, encoding))
+    first = next(batches, None)  # its header is read here, so that a fault in it is reported as one of the file
+    if first is None:
+        raise InputError(f"{path}: the table is empty; pass one with at least one row.")
+    table = Table(as_frame(first.clear().lazy()), str(path), PolarsEngine(), untyped=True)
+    return table, itertools.chain([first], batches)
+
+
+def _collected(
+    lazy: pl.LazyFrame, path: Path, rows: int, progress: Progress, fault: Callable[[], str | None]
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a lazy frame in batches."""
+    try:
+        total = lazy.select(pl.len()).collect(engine="streaming").item()
+        with progress.bar(f"Reading {path.name}", total, unit="rows") as advance:
+            for frame in lazy.collect_batches(chunk_size=rows, engine="streaming"):
+                yield frame
+                advance(len(frame))
+    except ENGINE_ERRORS as error:
+        if isinstance(error, InputError):
+            raise
+        reason = fault() or f"the file cannot be read ({first_line(error)}); is it complete?"
+        raise InputError(f"{path}: {reason}") from error

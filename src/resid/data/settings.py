@@ -19,8 +19,9 @@ class PrepareSettings(Settings):
     """
 
     renamed: ClassVar[dict[str, str]] = {"add_unseen_targets": "unseen_targets"}
-    # Not part of the fingerprint: the fields themselves show what these settings did.
-    seen_in_fields: ClassVar[tuple[str, ...]] = ("kinds", "short_paths", "bins")
+    # Not part of the fingerprint: the fields and the boundaries of the time split show what these settings did.
+    seen_in_data: ClassVar[tuple[str, ...]] = ("kinds", "short_paths", "bins", "validate_from", "test_from")
+    of_time_split: ClassVar[tuple[str, ...]] = ("split", "validate_from", "test_from", "targets")
 
     fields: tuple[str, ...] | None = None
     kinds: tuple[FieldKind | None, ...] | None = None
@@ -35,6 +36,29 @@ class PrepareSettings(Settings):
     bins: Annotated[int, Field(ge=2, le=1_000)] = 10
     unlisted_items: Literal["error", "missing"] = "error"
     unseen_targets: Literal["keep", "drop", "train"] = "keep"
+    split: Literal["leave-one-out", "time"] = "leave-one-out"
+    validate_from: str | int | float | None = None
+    test_from: str | int | float | None = None
+    targets: Literal["first", "all"] = "first"
+
+    def __post_init__(self) -> None:
+        given = self.validate_from is not None, self.test_from is not None
+        if self.split == "time" and not all(given):
+            raise ValueError("a time split needs validate_from and test_from (--validate-from, --test-from)")
+        if self.split != "time" and (any(given) or self.targets != "first"):
+            raise ValueError(
+                "validate_from, test_from and targets belong to a time split; add split='time' (--split time)"
+            )
+        if self.split == "time" and self.unseen_targets == "train":
+            raise ValueError(
+                "a time split never trains on later interactions; use unseen_targets='keep' or 'drop' "
+                "(--unseen-targets keep)"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dictionary of JSON values; those of the time split only if there is one."""
+        omitted = () if self.split == "time" else self.of_time_split
+        return {name: value for name, value in super().to_dict().items() if name not in omitted}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -21,12 +21,12 @@ ENGINE_ERRORS = (Exception, pl.exceptions.PanicException)
 _SEPARATORS = ";\t|,"  # of text files, as people have them
 _SHOWN = 3  # invalid rows named in a message
 # Text that is a 64-bit integer in canonical form.
-_INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
+INTEGER = r"^(0|-?[1-9][0-9]{0,17}|-?[1-8][0-9]{18})$"
 # 28/02/2020 and the like, with or without a time; each part of the day and month up to 12 can be either.
 _DAY_MONTH = r"^(\d\d?)[/.-](\d\d?)[/.-](\d{4})"
 _DAY_FIRST, _MONTH_FIRST = r"^(1[3-9]|2\d|3[01])[/.-]", r"^\d\d?[/.-](1[3-9]|2\d|3[01])[/.-]"
 # Units in which a time since 1970 is counted, and the range of numbers for the years 1973 to 2286.
-_EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
+EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -69,12 +69,29 @@ def checked_interactions(table: Table, columns: Mapping[str, str], timestamp_for
     Ids become text or 64-bit integers, timestamps any sortable type. `timestamp_format` is how timestamps that are text
     are parsed, in the notation of `strptime`.
     """
-    _require_columns(table, columns)
+    require_columns(table, columns)
     named = [nw.col(columns[name]).alias(name) for name in ("user", "item", "timestamp")]
     table = _numbered(table, named)
     for name in ("user", "item"):
         table = _checked_ids(table, name, columns[name])
     return _checked_timestamps(table, columns["timestamp"], timestamp_format)
+
+
+def checked_histories(table: Table, columns: Mapping[str, str]) -> Table:
+    """Validate a table with one history per row and rename its columns to `user`, `items` and `ROW`.
+
+    User ids become text or 64-bit integers. Items are lists of ids, or text with comma-separated ids.
+    """
+    require_columns(table, {name: columns[name] for name in ("user", "items")})
+    table = _numbered(table, [nw.col(columns[name]).alias(name) for name in ("user", "items")])
+    type_ = table.frame.collect_schema()["items"]
+    inner = type_.inner if isinstance(type_, nw.List) else None
+    if type_ != nw.String and (inner is None or not (inner == nw.String or inner == nw.Unknown or inner.is_integer())):
+        raise InputError(
+            f"{table.name}, column '{columns['items']}': a history is a list of item ids, not {type_}; for one row per "
+            "interaction, name the columns user, item and timestamp."
+        )
+    return _checked_ids(table, "user", columns["user"])
 
 
 def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str]) -> Table:
@@ -84,9 +101,9 @@ def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: I
         raise InputError(
             f"{table.name}, column '{item_column}': this is the item id; remove it from the fields and the kept columns."
         )
-    _require_columns(table, {"item": item_column})
-    _require_columns(table, fields, what="field")
-    _require_columns(table, keep)
+    require_columns(table, {"item": item_column})
+    require_columns(table, fields, what="field")
+    require_columns(table, keep)
     others = dict.fromkeys([*fields, *keep])
     table = _numbered(table, [nw.col(item_column).alias("item"), *(nw.col(name) for name in others)])
     table = _checked_ids(table, "item", item_column)
@@ -117,7 +134,7 @@ def separator_hint(header: str) -> str | None:
     return f"the separator seems to be '{name}', so pass separator='{name}' (--separator '{name}')"
 
 
-def _require_columns(table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column") -> None:
+def require_columns(table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column") -> None:
     """Raise an `InputError` if a column is missing; keys of a mapping are those of the option `columns`."""
     present = [name for name in table.frame.collect_schema().names() if name != ROW]
     keys = {column: key for key, column in wanted.items()} if isinstance(wanted, Mapping) else {}
@@ -160,7 +177,7 @@ def _checked_ids(table: Table, column: str, original: str) -> Table:
     type_ = table.frame.collect_schema()[column]
     table.refuse(original, _missing(column, type_), "missing value", "fill in the value or remove the row")
     if table.untyped:
-        if _aggregate(table, {"all": nw.col(column).str.contains(_INTEGER).all()})["all"]:
+        if _aggregate(table, {"all": nw.col(column).str.contains(INTEGER).all()})["all"]:
             return _cast(table, column, nw.Int64)
         return table
     if type_ in (nw.Categorical, nw.Enum):
@@ -190,7 +207,7 @@ def _checked_timestamps(table: Table, original: str, format_: str | None) -> Tab
     if format_ is not None:
         return _parsed(table, original, format_)
     if type_ == nw.String:
-        for pattern, numeric in ((_INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
+        for pattern, numeric in ((INTEGER, nw.Int64), (_DECIMAL, nw.Float64)):
             if _aggregate(table, {"all": nw.col("timestamp").str.contains(pattern).all()})["all"]:
                 table, type_ = _cast(table, "timestamp", numeric), numeric()
                 break
@@ -251,7 +268,7 @@ def _parsed(table: Table, original: str, format_: str) -> Table:
 def _refuse_mixed_units(table: Table, original: str) -> None:
     """Raise an `InputError` if all timestamps are times since 1970, but some in another unit than the others."""
     time = nw.col("timestamp")
-    units = {name: (time >= least) & (time < least * 100) for name, least in _EPOCHS.items()}
+    units = {name: (time >= least) & (time < least * 100) for name, least in EPOCHS.items()}
     counts = _aggregate(
         table,
         {name: unit.cast(nw.Int64).sum() for name, unit in units.items()}
@@ -311,7 +328,7 @@ def typed(text: pl.Series) -> pl.Series:
     """Convert a text column to numbers if all of its values are numbers."""
     if text.dtype != pl.String or text.null_count() == len(text):
         return text
-    for pattern, type_ in ((_INTEGER, pl.Int64), (_DECIMAL, pl.Float64)):
+    for pattern, type_ in ((INTEGER, pl.Int64), (_DECIMAL, pl.Float64)):
         if text.str.contains(pattern).all():
             return text.cast(type_)
     return text

@@ -9,11 +9,13 @@ import polars as pl
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resid.core.artifact import Artifact
 from resid.core.display import ShownModel
 from resid.core.errors import InputError
 from resid.core.part import Part
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.encode.embeddings import ItemEmbeddings
 
 
@@ -53,7 +55,22 @@ class Encoder(ShownModel, Part):
         ids, vectors
             The item ids, and their embeddings with the columns of `embed`, shape (items, d).
         """
-        raise InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
+        raise self._cannot_embed()
+
+    def embed_listed(self, new: NewItems) -> NDArray[np.float32]:
+        """Return embeddings of new items that were read for a model, shape (items, d); see `embed_new`."""
+        raise self._cannot_embed()
+
+    def item_vectors(self) -> NDArray[np.float32]:
+        """Return the embeddings of all items of `catalogue_`, as `embed` does with the Dataset; shape (items, d)."""
+        raise self._cannot_embed()
+
+    def grow(self, new: NewItems, vectors: NDArray[np.float32]) -> Artifact:
+        """Return the encoder as plain data with new items, whose embeddings are `vectors`, at the end of its catalogue."""
+        raise self._cannot_embed()
+
+    def _cannot_embed(self) -> InputError:
+        return InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
 
     def metrics(self, data: Dataset, split: Literal["validation", "test"] = "test") -> dict[str, Any]:
         """Return the quality of the embeddings on a split; empty for an encoder without such metrics."""

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 import torch.nn.functional as f
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -287,8 +288,12 @@ class DINEncoder(Encoder):
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """See `Encoder.embed`: the rows of the item table."""
         self._require_data(data)
-        vectors = self.model_.table.weight.detach().cpu().numpy()
-        return ItemEmbeddings(vectors, {"item": (0, self.settings.width)}, data.fingerprint)
+        return ItemEmbeddings(self.item_vectors(), {"item": (0, self.settings.width)}, data.fingerprint)
+
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        vectors: NDArray[np.float32] = self.model_.table.weight.detach().cpu().numpy()
+        return vectors
 
     def _pack(self) -> dict[str, Any]:
         self._require_fit()

@@ -21,6 +21,7 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.famae_model import FamaeModel
@@ -28,7 +29,7 @@ from resid.encode.metrics import embedding_quality
 from resid.encode.settings import FamaeSettings
 from resid.nn import is_value, item_and_fields, with_item_ids
 from resid.train import best_epoch, train
-from resid.train.weights import load_weights, weights_as_arrays
+from resid.train.weights import load_weights, weight_name, weights_as_arrays
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class FAMAE(Encoder):
             Normalize the embedding of every field.
         """
         self._require_data(data)
-        vectors = self._represent(self.model_.codes, normalize)
+        vectors = self.item_vectors(normalize=normalize)[: data.n_items]  # without those that were added
         names, width = self.model_.field_names, self.settings.width
         columns = {name: (field * width, (field + 1) * width) for field, name in enumerate(names)}
         return ItemEmbeddings(vectors, columns, data.fingerprint)
@@ -147,8 +148,32 @@ class FAMAE(Encoder):
         """
         self._require_fit()
         ids, fields = self.catalogue_.encode_items(items, item_column=item_column)
-        codes = torch.from_numpy(with_item_ids(np.full(len(ids), -1), fields))
-        return ids, self._represent(codes.to(self.model_.codes.device), normalize)
+        return ids, self._embed_fields(fields, normalize)
+
+    def _embed_fields(self, fields: NDArray[np.int64], normalize: bool = False) -> NDArray[np.float32]:
+        codes = torch.from_numpy(with_item_ids(np.full(len(fields), -1), fields))
+        return self._represent(codes.to(self.model_.codes.device), normalize)
+
+    def embed_listed(self, new: NewItems) -> NDArray[np.float32]:
+        """See `Encoder.embed_listed`."""
+        return self._embed_fields(new.codes)
+
+    def item_vectors(self, *, normalize: bool = False) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        self._require_fit()
+        return self._represent(self.model_.codes, normalize)
+
+    def grow(self, new: NewItems, vectors: NDArray[np.float32]) -> Artifact:
+        """See `Encoder.grow`: an item ID gets the embedding that is predicted from the fields."""
+        artifact, sizes = self.to_artifact(), dict(self.to_artifact().facts["field_sizes"])
+        sizes[self.model_.field_names[0]] += len(new)
+        table = weight_name(self.model_, self.model_.embeddings()[0].weight)
+        return new.grow(
+            artifact,
+            appended={table: vectors[:, : self.settings.width], "occurring": np.zeros(len(new), dtype=bool)},
+            arrays={"codes": new.append_codes(artifact.arrays["codes"])},
+            facts={"field_sizes": sizes},
+        )
 
     @torch.no_grad()
     def _represent(self, codes: Tensor, normalize: bool) -> NDArray[np.float32]:

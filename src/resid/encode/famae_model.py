@@ -206,7 +206,21 @@ class FamaeModel(TrainableModule):
         vectors = self.tables.vectors(items)
         tokens = vectors.new_zeros(*histories.shape, vectors.shape[1])
         tokens[real] = vectors[where]
-        tokens = self.place(torch.cat([tokens, self.fuse(targets, masked)[:, None]], dim=1))
+        return self.with_target(tokens, real, self.fuse(targets, masked))
+
+    def with_target(self, tokens: Tensor, real: Tensor, target: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Append the target's token, shape (batch, width), to those of histories; return what `tokens` returns.
+
+        Parameters
+        ----------
+        tokens
+            Shape (batch, length, width).
+        real
+            Which of them are items, boolean, shape (batch, length).
+        target
+            Shape (batch, width).
+        """
+        tokens = self.place(torch.cat([tokens, target[:, None]], dim=1))
         attend = f.pad(real, (0, 1), value=True)
         if self.settings.attention == "bidirectional":
             return tokens, [attend] * len(self.layers)

@@ -1,5 +1,6 @@
 """The item embedding tables of a sequential model as an encoder: ablations E2 and E3 of the ReSID paper."""
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.dataset import Dataset
+from resid.data.new_items import NewItems
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.sequential.base import SequentialRecommender
@@ -57,13 +59,27 @@ class ItemTableEncoder(Encoder):
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """See `Encoder.embed`."""
         self._require_data(data)
-        tables, width = self.recommender_.model_.tables, self.settings.width
-        parts = [tables.part(field, tables.codes) for field in range(len(tables))]
-        vectors = torch.cat(parts, dim=1).cpu().numpy()
+        width = self.settings.width
         columns = {
             name: (field * width, (field + 1) * width) for field, name in enumerate(self.recommender_.field_sizes_)
         }
-        return ItemEmbeddings(vectors, columns, data.fingerprint)
+        return ItemEmbeddings(self.item_vectors()[: data.n_items], columns, data.fingerprint)
+
+    @torch.inference_mode()
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        tables = self.recommender_.model_.tables
+        parts = [tables.part(field, tables.codes) for field in range(len(tables))]
+        vectors: NDArray[np.float32] = torch.cat(parts, dim=1).cpu().numpy()
+        return vectors
+
+    def embed_listed(self, new: NewItems) -> NDArray[np.float32]:
+        """See `Encoder.embed_listed`: the rows of the fields, and the mean row of the items that training saw."""
+        return type(self)._unpack(self.grow(new)).item_vectors()[-len(new) :]
+
+    def grow(self, new: NewItems, vectors: NDArray[np.float32] | None = None) -> Artifact:
+        """See `Encoder.grow`; the embeddings are in the tables."""
+        return replace(self.to_artifact(), parts={"recommender": self.recommender_.grow(new).artifact})
 
     @property
     def ranks_items(self) -> bool:

@@ -25,6 +25,7 @@ from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.encode.item_text import TITLE, item_texts, text_columns, text_template
@@ -108,7 +109,9 @@ class TextEncoder(Encoder):
     def embed(self, data: Dataset) -> ItemEmbeddings:
         """See `Encoder.embed`."""
         self._require_data(data)
-        return ItemEmbeddings(self.vectors_, {"text": (0, self.vectors_.shape[1])}, data.fingerprint)
+        return ItemEmbeddings(
+            self.item_vectors()[: data.n_items], {"text": (0, self.vectors_.shape[1])}, data.fingerprint
+        )
 
     def embed_new(self, items: Any, *, item_column: str = "item") -> tuple[pl.Series, NDArray[np.float32]]:
         """Return embeddings of new items, from the same columns and by the same model, or from the same file of vectors."""
@@ -118,7 +121,26 @@ class TextEncoder(Encoder):
             return ids, self._from_file(ids)
         columns = text_columns(self.catalogue_, self.settings.columns)
         listed = self.catalogue_.read_items(items, keep=columns, item_column=item_column)
-        texts = item_texts(listed, columns, self.catalogue_)
+        return listed["item"], self._embed_further(listed)
+
+    def embed_listed(self, new: NewItems) -> NDArray[np.float32]:
+        """See `Encoder.embed_listed`."""
+        return (
+            self._from_file(new.items["item"]) if self.settings.vectors is not None else self._embed_further(new.items)
+        )
+
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        self._require_fit()
+        return self.vectors_
+
+    def grow(self, new: NewItems, vectors: NDArray[np.float32]) -> Artifact:
+        """See `Encoder.grow`."""
+        return new.grow(self.to_artifact(), appended={"vectors": vectors})
+
+    def _embed_further(self, items: pl.DataFrame) -> NDArray[np.float32]:
+        """Return the vectors of items with the columns that make their text, by the model that embedded the others."""
+        texts = item_texts(items, text_columns(self.catalogue_, self.settings.columns), self.catalogue_)
         known = self.source_["revision"]
         wanted = known if _on_the_hub(self.settings.model, self.settings.revision) else self.settings.revision
         model, revision = load_model(self.settings.model, wanted, None)
@@ -127,7 +149,7 @@ class TextEncoder(Encoder):
                 f"the items were embedded with {self.settings.model} of {known}, but the model is now {revision}; "
                 "restore the model, or fit the encoder again."
             )
-        return listed["item"], self._embed_texts(model, texts, Runtime())
+        return self._embed_texts(model, texts, Runtime())
 
     def _texts(self, catalogue: Catalogue) -> tuple[tuple[str, ...], list[str]]:
         """Return the columns that make the text of an item, and the texts of all items."""

@@ -5,15 +5,26 @@ from typing import TYPE_CHECKING
 from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from resid.evaluate.beyond_accuracy import beyond_accuracy
     from resid.evaluate.evaluation import Evaluation, evaluate, ranks_in_table, slices
-    from resid.evaluate.metrics import NOT_FOUND, gains, intervals, paired_differences, ranking_metrics, ranks_of
+    from resid.evaluate.metrics import (
+        NOT_FOUND,
+        gains,
+        intervals,
+        mean_reciprocal_ranks,
+        paired_differences,
+        ranking_metrics,
+        ranks_of,
+    )
 
 __all__ = [
     "NOT_FOUND",
     "Evaluation",
+    "beyond_accuracy",
     "evaluate",
     "gains",
     "intervals",
+    "mean_reciprocal_ranks",
     "paired_differences",
     "ranking_metrics",
     "ranks_in_table",
@@ -24,7 +35,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "beyond_accuracy": "beyond_accuracy",
         "evaluation": "Evaluation evaluate ranks_in_table slices",
-        "metrics": "NOT_FOUND gains intervals paired_differences ranking_metrics ranks_of",
+        "metrics": "NOT_FOUND gains intervals mean_reciprocal_ranks paired_differences ranking_metrics ranks_of",
     },
 )

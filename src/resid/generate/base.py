@@ -8,27 +8,33 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from resid.core.artifact import Artifact
-from resid.core.errors import InputError
+from resid.core.errors import InputError, counted, first_line
 from resid.core.runtime import Runtime
 from resid.data.batches import Batches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.decode import Beams, Decodable, beam_items, beam_search, score_all
-from resid.generate.prefix_tree import PrefixTree
+from resid.generate.new_items import id_parts, same_map
+from resid.generate.prefix_tree import PrefixTree, UntrainedCodes
 from resid.generate.settings import GeneratorSettings
 from resid.quantize.ids import SemanticIds
+from resid.quantize.room import Room
 from resid.recommend.histories import BATCH_USERS, Indices, Scores, recent_items, without_seen
+from resid.recommend.items import Grown, nearest_items
 from resid.recommend.trained import TrainedRecommender
 from resid.train import TrainableModule
 
 _INVALID_SHARE_USERS = 2_000  # whose unconstrained beams are counted
+_EXACT_ITEMS = 256  # up to so many allowed items, all of them are scored: beams that wide cost little
 
 
 class GeneratorModel(TrainableModule, Decodable):
@@ -133,9 +139,10 @@ class Generator(TrainedRecommender[_S, _M]):
         histories, k, exclude_seen
             See `Recommender.top`.
         allowed
-            Which items may be recommended, shape (n_items,); all by default. Only their IDs are generated.
+            Which items may be recommended, shape (n_items,); by default all that are not withdrawn. Only their IDs are generated.
         beam_size
-            Number of prefixes that are kept; by default the settings', and at least as many as k items need.
+            Number of prefixes that are kept; by default the settings', and at least as many as k items need. If no more than
+            256 items are allowed, the default keeps all of them, which is exact.
         constrained
             Generate only IDs that an item has.
         exact
@@ -143,6 +150,8 @@ class Generator(TrainedRecommender[_S, _M]):
         """
         more, beams = self.search_size(histories, k, exclude_seen, beam_size, exact)
         tree, numbers = self.tree(allowed)
+        if allowed is not None and beams is not None and beam_size is None and len(numbers) <= _EXACT_ITEMS:
+            beams = max(beams, len(numbers))
         items, scores = self._best(histories, more, tree, numbers, beams, constrained)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
 
@@ -207,7 +216,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:
         """Return the prefix tree of the allowed items, and their indices in the catalogue."""
-        if allowed is None:
+        if allowed is None or allowed is self.catalogue_.recommendable:
             return self._full_tree
         if len(allowed) != len(self.ids_) or not allowed.any():
             raise InputError(
@@ -224,6 +233,37 @@ class Generator(TrainedRecommender[_S, _M]):
     def _full_tree(self) -> tuple[PrefixTree, Indices]:
         return self._make_tree(self.catalogue_.by_popularity)
 
+    def _set_catalogue(self, catalogue: Catalogue) -> None:
+        super()._set_catalogue(catalogue)
+        self._forget_trees()
+
+    def room(self) -> Room | None:
+        """See `Recommender.room`."""
+        from resid.quantize.base import Quantizer  # here, as scikit-learn and numba take seconds to import
+
+        quantizer = self.parts_.get("quantizer")
+        return quantizer.room() if isinstance(quantizer, Quantizer) else None
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Recommender.grow`: the encoder embeds new items, and the quantizer gives them free IDs."""
+        name, encoder, quantizer = id_parts(self)
+        vectors = encoder.embed_listed(new)
+        try:
+            codes = quantizer.extend(vectors, distinct=True)
+        except ValueError as error:
+            raise InputError(f"no room for {counted(len(new), 'new item')}: {first_line(error)}.") from error
+        artifact, known = self.to_artifact(), encoder.item_vectors()
+        appended = self._new_rows(new)
+        if "vectors" in artifact.arrays:
+            fitted = self.catalogue_.n_fitted
+            reduced = same_map(known[:fitted], artifact.arrays["vectors"][:fitted], vectors)
+            appended = {**appended, "vectors": reduced}
+        ids = SemanticIds(codes, self.ids_.level_sizes, new.items["item"]).table()
+        table = pl.concat([self.ids_.table(), ids])
+        parts = {name: encoder.grow(new, vectors), "quantizer": quantizer.to_artifact()}
+        grown = new.grow(artifact, appended=appended, tables={"ids": table}, parts=parts)
+        return Grown(grown, nearest_items(vectors, known), codes, quantizer.room())
+
     def _forget_trees(self) -> None:
         """Forget the prefix trees, as the IDs are others now."""
         self.__dict__.pop("_full_tree", None)
@@ -231,7 +271,17 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
         ids = SemanticIds(self.ids_.codes[numbers], self.ids_.level_sizes)  # items with the same ID stay in this order
-        return PrefixTree(ids, self.model_.codes.device), numbers
+        tree = PrefixTree(ids, self.model_.codes.device)
+        if self.catalogue_.added:
+            tree.replace_untrained(self._untrained, numbers)
+        return tree, numbers
+
+    @cached_property
+    def _untrained(self) -> UntrainedCodes:
+        return UntrainedCodes(self.ids_, self.catalogue_.n_fitted)
+
+    def _own_vectors(self) -> NDArray[np.float32] | None:
+        return None if self.model_.vectors is None else self.model_.vectors.cpu().numpy()
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

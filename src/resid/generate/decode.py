@@ -91,6 +91,8 @@ def beam_search(
     state, codes = None, None
     for level in tree.levels:
         log_probs, state = model.next_level(memory, state, codes)  # (users, beams, codes)
+        if level is tree.levels[-1]:
+            log_probs = tree.last_log_probs(nodes, log_probs)
         continuations = _child_values(level, nodes, log_probs) if constrained else log_probs
         values = scores[:, :, None] + continuations
         scores, place = values.flatten(1).topk(min(beam_size, values[0].numel()), dim=1)
@@ -176,6 +178,9 @@ def score_nodes(model: Decodable, memory: Any, n_users: int, tree: PrefixTree) -
     state, codes = None, None
     for level in tree.levels:
         log_probs, state = model.next_level(memory, state, codes)  # (users, parents, codes)
+        if level is tree.levels[-1]:
+            parents = torch.arange(log_probs.shape[1], device=log_probs.device).expand(n_users, -1)
+            log_probs = tree.last_log_probs(parents, log_probs)
         scores = scores[:, level.parents] + log_probs[:, level.parents, level.codes]  # (users, nodes)
         if level is not tree.levels[-1]:
             codes = level.codes.expand(n_users, -1)

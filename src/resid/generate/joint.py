@@ -16,6 +16,7 @@ Re-ranking costs a dot product per candidate, so it does not grow with the catal
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, cast
 
@@ -31,25 +32,27 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
 from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
-from resid.generate.decode import beam_items, beam_search, score_nodes
+from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
+from resid.recommend.items import Grown
 from resid.sequential.cooccurrence import CoOccurrence
 from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
-_COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
+COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
@@ -72,6 +75,8 @@ class JointModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class JointModel(LevelwiseModel):
         field_sizes: Sequence[int],
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, self.level_sizes = settings, tuple(level_sizes)
@@ -94,7 +100,9 @@ class JointModel(LevelwiseModel):
         self.code_tables = nn.ModuleList(nn.Embedding(size, s.width) for size in self.level_sizes[:-1])
         for table in self.code_tables:
             nn.init.normal_(cast(Tensor, table.weight), std=0.02)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, s.width, s.ffn_width, s.dropout)
 
     def forward(self, batch: SequenceBatch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -193,7 +201,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> JointModel:
         sizes = list(self._field_sizes.values())
-        model = JointModel(codes, level_sizes, self.settings, self._field_codes, sizes, max_length, vectors)
+        model = JointModel(
+            codes,
+            level_sizes,
+            self.settings,
+            self._field_codes,
+            sizes,
+            max_length,
+            vectors,
+            self.catalogue_.n_fitted,
+        )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
             for name, table in zip(self._field_sizes, model.trunk.tables.embeddings(), strict=True):
@@ -273,6 +290,37 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
         return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
 
+    @torch.inference_mode()
+    def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
+        """See `Recommender.contributions`: the weighted scores, and the bias of seen items."""
+        recent = self.recent(histories)
+        memory, chosen = self.model_.encode_histories(recent), torch.from_numpy(items).to(recent.device)
+        codes = score_codes(self.model_, memory, self.model_.codes[chosen])
+        found = {
+            name: self.blend_.weights.get(name, 0.0) * values
+            for name, values in self._scores(recent, memory, chosen, codes).items()
+        }
+        found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
+        return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
+
+    def score_tables(self) -> tuple[dict[str, NDArray[np.float32]], CoOccurrence | None]:
+        """Return what the blended scores are computed from, for other systems.
+
+        Returns
+        -------
+        vectors, cooccurrence
+            Item vectors by the name of the score, ``item`` and ``encoder``, each of shape (items, d), and the co-occurrence;
+            only those that have a weight.
+        """
+        used = [name for name, weight in self.blend_.weights.items() if weight]
+        scored = [name for name in used if name in ("item", "encoder")]
+        vectors: dict[str, NDArray[np.float32]] = {name: self._item_vectors(name).cpu().numpy() for name in scored}
+        return vectors, self._cooccurrence if "cooccurrence" in used else None
+
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors("item").cpu().numpy()
+        return vectors
+
     def _code_scores(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> Tensor:
         """Return the log-probabilities of the codes of a tree's items, shape (users, items)."""
         nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
@@ -321,7 +369,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         else:
             rows = np.repeat(np.arange(len(items)), items.shape[1])
             values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
-        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(_COOCCURRENCE_FLOOR).log_()
+        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(COOCCURRENCE_FLOOR).log_()
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
@@ -364,6 +412,25 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found, codes = beam_items(beams, tree, beam_size)
         items = torch.from_numpy(np.where(found >= 0, numbers[found], -1))
         return items.to(recent.device), torch.from_numpy(codes).to(recent.device)
+
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [self.model_.trunk.tables.embeddings()[0]]
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Generator.grow`.
+
+        The codes of a new item score as those of its leaf (`UntrainedCodes`); for the other scores it has `stand_ins`, as every item
+        that training never saw.
+        """
+        grown = super().grow(new)
+        arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
+        if self._cooccurrence is not None:  # a new item has an empty row
+            ends = grown.artifact.arrays["cooccurrence.indptr"]
+            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
+        sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
+        return replace(
+            grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
+        )
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

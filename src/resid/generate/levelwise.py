@@ -146,14 +146,18 @@ class LevelDecoder(nn.Module):
 
     def forward(self, state: Tensor, nodes: Tensor) -> Tensor:
         """Return the logits of codes after nodes, shape (...), from states; shape (..., width) to (..., codes)."""
+        scores, queries = self.scores_and_queries(state)
+        return scores if queries is None else self.branches.add_products(scores, queries, nodes)
+
+    def scores_and_queries(self, state: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of the output layer, (..., codes), and the queries of nodes, (..., d), if nodes have vectors."""
         hidden = self.dropout(f.gelu(self.ffn_in(self.norm(state))))
         state = self.dropout.add(state, self.ffn_out(hidden))
         state = self.out_norm(state)
         scores: Tensor = self.out(state)
         if self.query is None:
-            return scores
-        queries = f.normalize(self.query(state), dim=-1) * self.scale
-        return self.branches.add_products(scores, queries, nodes)
+            return scores, None
+        return scores, f.normalize(self.query(state), dim=-1) * self.scale
 
 
 class LevelwiseModel(GeneratorModel):

@@ -11,17 +11,21 @@ of the item that is initialized to zero and stays zero for items that training n
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.core.registry import register
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
+from resid.data.new_items import NewItems
 from resid.generate.base import Generator
 from resid.generate.levelwise import LevelwiseModel, make_decoders
 from resid.generate.settings import OnePassSettings
 from resid.nn import CausalLayer, Dropout, pad_right
 from resid.quantize.ids import SemanticIds
+from resid.train.weights import weight_name
 
 _SPARSE_FROM = 32_768  # items from which the item table has sparse gradients, so that the cost of a step does not grow
 
@@ -41,6 +45,8 @@ class OnePassModel(LevelwiseModel):
         Maximum length of a history.
     vectors
         Item vectors, shape (items, d), if there are any.
+    n_fitted
+        The number of items that the decoders know, all by default; later ones were added to a fitted model.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class OnePassModel(LevelwiseModel):
         settings: OnePassSettings,
         max_length: int = 31,
         vectors: Tensor | None = None,
+        n_fitted: int | None = None,
     ) -> None:
         super().__init__()
         s, width = settings, settings.width
@@ -61,7 +68,9 @@ class OnePassModel(LevelwiseModel):
         self.distance_bias = nn.Parameter(torch.zeros(s.heads, max_length))  # of attention, by distance
         self.layers = nn.ModuleList(CausalLayer(width, s.heads, s.ffn_width, s.dropout) for _ in range(s.layers))
         self.norm = nn.LayerNorm(width)
-        ids, scored = SemanticIds(codes.numpy(), self.level_sizes), vectors if s.output_embeddings else None
+        # Without added items, so that these change no score of the others.
+        ids = SemanticIds(codes[:n_fitted].numpy(), self.level_sizes)
+        scored = vectors[:n_fitted] if vectors is not None and s.output_embeddings else None
         self.decoders = make_decoders(ids, scored, width, s.ffn_width, s.dropout)
         projected = vectors is not None and s.input_embeddings
         self.project = nn.Linear(cast(Tensor, vectors).shape[1], width) if projected else None
@@ -109,7 +118,7 @@ class OnePassModel(LevelwiseModel):
     def encode_histories(self, histories: Tensor) -> Tensor:
         """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
         items, lengths = pad_right(histories)
-        return self.states(items)[torch.arange(len(items), device=items.device), (lengths - 1).clamp_min(0)]
+        return self.states(items)[torch.arange(items.shape[0], device=items.device), (lengths - 1).clamp_min(0)]
 
 
 @register("generator", "onepass")
@@ -127,7 +136,13 @@ class OnePassGenerator(Generator[OnePassSettings, OnePassModel]):
     def _network(
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> OnePassModel:
-        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors)
+        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors, self.catalogue_.n_fitted)
+
+    def _new_rows(self, new: NewItems) -> dict[str, NDArray[np.float32]]:
+        """Return zeros, as the learned embedding of an item that training never saw is zero."""
+        table = self.model_.item_table
+        zeros = np.zeros((len(new), self.settings.width), dtype=np.float32)
+        return {weight_name(self.model_, table.weight): zeros} if table is not None else {}
 
     def _batches(self, data: Dataset) -> SequenceBatches:
         s = self.settings

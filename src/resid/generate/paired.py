@@ -14,13 +14,16 @@ from resid.core.artifact import Artifact
 from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
+from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.generate.base import Generator
 from resid.generate.settings import PairedSettings
 from resid.generate.streams import STREAMS, Stream, rank_streams, table_of_streams
 from resid.recommend import Recommender
 from resid.recommend.histories import Indices, Scores, without_seen
+from resid.recommend.items import Grown
 
 _PARTS = tuple(f"{name}_generator" for name in STREAMS)
 
@@ -99,6 +102,15 @@ class PairedGenerators(Recommender):
         found, scores = rank_streams(streams, recent, more, beams, constrained=constrained)
         items = np.where(found >= 0, numbers[found], -1)
         return without_seen(items, scores, histories, k) if exclude_seen else (items, scores)
+
+    def grow(self, new: NewItems) -> Grown:
+        """Raise an `InputError`: items have two IDs."""
+        raise InputError("a pair of generators has two IDs per item and cannot take new items; fit it again.")
+
+    def _set_catalogue(self, catalogue: Catalogue) -> None:
+        super()._set_catalogue(catalogue)
+        for generator in self.generators:
+            generator._set_catalogue(catalogue)
 
     def invalid_share(self, windows: Split) -> float:
         """See `Generator.invalid_share`; the mean of both."""

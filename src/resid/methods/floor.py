@@ -46,7 +46,7 @@ def compare_with_floor(run: Run, model: Recommender, data: Dataset) -> Mapping[s
         found["model"] = ranking_metrics(ranks, (10,))
         for recommender in (Popularity().fit(data), CoOccurrence().fit(data)):
             others = recommender.ranks(users, whole=False)[0]
-            low, high = paired_differences(ranks, others, (10,))[_METRIC]["interval"]
+            low, high = paired_differences(ranks, others, (10,), users=users.users)[_METRIC]["interval"]
             found[recommender.kind] = {**ranking_metrics(others, (10,)), "lead_low": low, "lead_high": high}
     values = {name: metrics[_METRIC] for name, metrics in found.items()}
     best = max(_FLOOR, key=values.__getitem__)

@@ -183,6 +183,10 @@ class UnifiedEncoder(Encoder):
         columns = {BEHAVIOUR: (0, width // 2), TEXT: (width // 2, width)}
         return ItemEmbeddings(self.vectors_, columns, data.fingerprint)
 
+    def item_vectors(self) -> NDArray[np.float32]:
+        """See `Encoder.item_vectors`."""
+        return self.vectors_
+
     def _pack(self) -> dict[str, Any]:
         self._require_fit()
         facts = {

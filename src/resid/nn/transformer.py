@@ -160,5 +160,5 @@ class CausalLayer(nn.Module):
 def pad_right(histories: Tensor) -> tuple[Tensor, Tensor]:
     """Return histories with their padding moved to the right, shape (users, length), and their lengths, shape (users,)."""
     lengths = (histories != PADDING).sum(dim=1)
-    place = torch.arange(histories.shape[1], device=histories.device)
-    return histories.gather(1, (place - lengths[:, None]) % max(1, histories.shape[1])), lengths
+    shift = torch.arange(histories.shape[1], device=histories.device) - lengths[:, None]
+    return histories.gather(1, torch.where(shift < 0, shift + histories.shape[1], shift)), lengths

@@ -1,7 +1,9 @@
 """The base classes of quantizers: scikit-learn estimators whose `fit` gives every row a sequence of codes."""
 
 import dataclasses
+import math
 from abc import abstractmethod
+from collections import Counter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,6 +20,7 @@ from resid.core.settings import Settings, settings_of_estimator
 from resid.data.dataset import Dataset
 from resid.quantize.ids import SemanticIds
 from resid.quantize.points import KnownRows, as_points, check_numbers
+from resid.quantize.room import Room
 
 
 class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, Part):  # type: ignore[misc]
@@ -90,8 +93,20 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         return codes
 
     @abstractmethod
-    def extend(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
-        """Return semantic IDs for new vectors, and keep them: they are appended to `codes_`. Existing IDs never change."""
+    def extend(self, X: Any, *, distinct: bool = False) -> NDArray[np.int32]:  # noqa: N803
+        """Return semantic IDs for new vectors, and keep them: they are appended to `codes_`. Existing IDs never change.
+
+        Parameters
+        ----------
+        X
+            The vectors, shape (n_samples, n_features).
+        distinct
+            Every row is an item of its own, even if its vector is known, and level sizes stay as they are.
+        """
+
+    def room(self) -> Room | None:
+        """Return how many IDs are taken and free under every first code; None if items can share IDs."""
+        return None
 
     def fit_transform(self, X: Any, y: None = None, **options: Any) -> NDArray[np.int32]:  # noqa: N803
         """Return the codes of X."""
@@ -153,11 +168,28 @@ class ResidualQuantizer(Quantizer):
         """See `Quantizer.new_ids`."""
         return self._extended(X)[1]
 
-    def extend(self, X: Any) -> NDArray[np.int32]:  # noqa: N803
-        """See `Quantizer.extend`; rows that are known already keep their ID and are not appended."""
-        self.codes_, ids, new = self._extended(X)
+    def extend(self, X: Any, *, distinct: bool = False) -> NDArray[np.int32]:  # noqa: N803
+        """See `Quantizer.extend`; rows that are known already keep their ID and are not appended.
+
+        If the numbers of its codes are taken, a `distinct` row gets the nearest other code of the last level that has one free.
+        """
+        self.codes_, ids, new = self._extended(X, distinct=distinct)
         self._known.add(new)
         return ids
+
+    def room(self) -> Room | None:
+        """See `Quantizer.room`."""
+        if self.collisions != "deduplicate":
+            return None
+        each = math.prod((*self.level_sizes_[1:], self.semantic_ids_.level_sizes[-1]))
+        taken = np.bincount(self.codes_[:, 0], minlength=self.level_sizes_[0])
+        return Room.of(taken, np.full(len(taken), each, dtype=object))
+
+    def _last_distances(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the distances of vectors to the codes of the last level, given the others; shape (n_samples, codes)."""
+        raise ValueError(
+            f"all IDs with the codes of a new item are taken, and {type(self).__name__} knows no others; fit again."
+        )
 
     def _own_codes(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the codes of vectors, those of fitted rows replaced by their own; shape (n_samples, n_levels)."""
@@ -165,17 +197,40 @@ class ResidualQuantizer(Quantizer):
         own: NDArray[np.int32] = np.where(known[:, None] >= 0, self.codes_[known], codes)
         return own
 
-    def _extended(self, X: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], Any]:  # noqa: N803
+    def _extended(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        distinct: bool = False,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], Any]:
         """Return the codes of all items with the new ones, the IDs of the rows of X, and the rows that are new."""
         codes = self.transform(X)
         vectors = as_points(self, X, reset=False).cpu()
-        place = self._known.find(vectors)
+        place = np.full(len(vectors), -1) if distinct else self._known.find(vectors)
+        if distinct and self.collisions == "deduplicate":
+            codes = self._with_free_numbers(vectors, codes)
         new = np.flatnonzero(place < 0)
         place[new] = len(self.codes_) + np.arange(len(new))
         all_codes = np.concatenate([self.codes_, codes[new]])
         ids = SemanticIds(all_codes, self.level_sizes_)
         ids = ids.deduplicated() if self.collisions == "deduplicate" else ids
         return all_codes, ids.codes[place], vectors[new]
+
+    def _with_free_numbers(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return codes whose last level is replaced where no number is left to tell their items apart."""
+        most = self.semantic_ids_.level_sizes[-1]
+        counts = Counter(map(bytes, self.codes_))
+        codes = codes.copy()
+        for row, own in enumerate(codes):
+            if counts[bytes(own)] == most:
+                distances = self._last_distances(vectors[row : row + 1], own[None])[0]
+                others = (np.append(own[:-1], last).astype(np.int32) for last in distances.argsort(kind="stable"))
+                found = next((other for other in others if counts[bytes(other)] < most), None)
+                if found is None:
+                    raise ValueError(f"row {row}: all {most * len(distances):,} IDs near it are taken; fit again.")
+                codes[row] = found
+            counts[bytes(codes[row])] += 1
+        return codes
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

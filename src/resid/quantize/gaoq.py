@@ -38,6 +38,8 @@ class GAOQ(TreeQuantizer):
         orthogonal, with a warning.
     align_last : bool, default=True
         Align the last level too; otherwise number the items of a leaf in their order.
+    spare : float, default=0.0
+        Share of growth for which IDs are left free: at least ``spare`` times the number of items.
     max_iter : int, default=100
         Maximum number of Lloyd iterations of balanced k-means.
     tol : float, default=1e-4
@@ -68,6 +70,7 @@ class GAOQ(TreeQuantizer):
         *,
         anchors: tuple[int, ...] | None = None,
         align_last: bool = True,
+        spare: float = 0.0,
         max_iter: int = 100,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -75,13 +78,14 @@ class GAOQ(TreeQuantizer):
         self.branching = branching
         self.anchors = anchors
         self.align_last = align_last
+        self.spare = spare
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
 
     def _branching(self, n_items: int) -> tuple[int, ...]:
         branching = check_branching(self.branching, n_items)
-        self._anchor_counts(_largest_nodes(branching, n_items))
+        self._anchor_counts(self._with_spare(_largest_nodes(branching, n_items)))
         return branching
 
     def _assign_codes(
@@ -89,7 +93,7 @@ class GAOQ(TreeQuantizer):
     ) -> tuple[list[NDArray[np.int64]], tuple[int, ...]]:
         widths = tuple(level.centers.shape[1] for level in levels)
         self.branching_ = (*widths, *_largest_nodes(widths, len(vectors))[-1:])
-        level_sizes = (widths[0], *self._anchor_counts(self.branching_[1:]))
+        level_sizes = (widths[0], *self._anchor_counts(self._with_spare(self.branching_[1:])))
         self.anchors_ = [
             make_anchors(count, vectors.shape[1], [seed, 1_000 + level])
             for level, count in enumerate(level_sizes[1:], 1)
@@ -108,11 +112,16 @@ class GAOQ(TreeQuantizer):
         codes.append(self._leaf_codes(vectors, leaves, levels[-1].centers.flatten(0, 1)))
         return codes, level_sizes
 
-    def _preferred_codes(self, vector: Tensor, leaf_mean: Tensor) -> NDArray[np.int64]:
-        return (self._anchors(-1, vector) @ (vector - leaf_mean)).argsort(descending=True, stable=True).cpu().numpy()
+    def _code_preferences(self, offset: NDArray[np.float32]) -> NDArray[np.float32]:
+        preferences: NDArray[np.float32] = self.anchors_[-1] @ offset
+        return preferences
+
+    def _with_spare(self, children: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of codes that the levels from the second on need: those of the children, and spare ones."""
+        return (*children[:-1], self._codes_with_spare(children[-1]))
 
     def _anchor_counts(self, children: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the number of anchors of the levels from the second on, or raise a ValueError."""
+        """Return the number of anchors of levels from the second on that need so many codes, or raise a ValueError."""
         if self.anchors is None:
             return children
         if not isinstance(self.anchors, Sequence | np.ndarray) or len(self.anchors) != len(children):
@@ -123,6 +132,8 @@ class GAOQ(TreeQuantizer):
             if not isinstance(count, Integral) or count < least:
                 raise ValueError(
                     f"level {level} has {least} children and needs at least as many anchors, not {count!r}."
+                    if not self.spare
+                    else f"level {level} needs {least} anchors for its children and spare={self.spare:g}, not {count!r}."
                 )
         return tuple(int(count) for count in self.anchors)
 

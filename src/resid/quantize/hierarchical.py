@@ -29,6 +29,8 @@ class HierarchicalKMeans(TreeQuantizer):
         Number of children of a node at every level; one more level, whose size is computed, numbers the items of a leaf. A
         single integer k is EAGER's tree: every level has k codes, with as few levels as the catalogue needs. With ``"k-ary"``,
         k is 256 and there are at least two levels; for at most 16,384 items, k is the least with k² codes for them, up to 128.
+    spare : float, default=0.0
+        Share of growth for which IDs are left free: at least ``spare`` times the number of items.
     max_iter : int, default=100
         Maximum number of Lloyd iterations of balanced k-means.
     tol : float, default=1e-4
@@ -58,11 +60,13 @@ class HierarchicalKMeans(TreeQuantizer):
         self,
         branching: tuple[int, ...] | int | Literal["k-ary", "auto"] = "auto",
         *,
+        spare: float = 0.0,
         max_iter: int = 100,
         tol: float = 1e-4,
         random_state: Any = None,
     ) -> None:
         self.branching = branching
+        self.spare = spare
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -74,7 +78,7 @@ class HierarchicalKMeans(TreeQuantizer):
         if isinstance(self.branching, int | np.integer) and codes < 2:
             raise ValueError(f"branching={self.branching!r} must be at least 2, or one integer per level.")
         levels = 2 if self.branching == "k-ary" else 1
-        while codes**levels < n_items:
+        while codes**levels < self._codes_with_spare(n_items):
             levels += 1
         return (codes,) * (levels - 1)
 
@@ -83,7 +87,8 @@ class HierarchicalKMeans(TreeQuantizer):
         if isinstance(self.branching, int | np.integer):
             return int(self.branching)
         if self.branching == "k-ary":
-            return 256 if n_items > 128**2 else math.isqrt(n_items - 1) + 1
+            n_ids = self._codes_with_spare(n_items)
+            return 256 if n_ids > 128**2 else math.isqrt(n_ids - 1) + 1
         return None
 
     def _assign_codes(
@@ -99,7 +104,9 @@ class HierarchicalKMeans(TreeQuantizer):
                 codes.append(_shuffled(width, len(level.counts), rng)[level.parents, level.children])
             sizes.append(width)
         room = self._codes_of_a_level(len(vectors))
-        if room is not None:
+        if room is None and self.spare:
+            room = self._codes_with_spare(int(np.bincount(leaves).max()))
+        if room is not None:  # every code is used somewhere, so that a generator learns it
             last = _shuffled(room, int(leaves.max()) + 1, rng)[leaves, number_within(leaves)]
         else:
             order = rng.permutation(len(vectors))
@@ -108,8 +115,8 @@ class HierarchicalKMeans(TreeQuantizer):
             room = int(last.max()) + 1
         return [*codes, last], (*sizes, room)
 
-    def _preferred_codes(self, vector: Tensor, leaf_mean: Tensor) -> NDArray[np.int64]:
-        return np.arange(self.level_sizes_[-1])
+    def _code_preferences(self, offset: NDArray[np.float32]) -> NDArray[np.float32]:
+        return -np.arange(self.level_sizes_[-1], dtype=np.float32)
 
 
 def _shuffled(width: int, nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:

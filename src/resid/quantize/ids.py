@@ -92,6 +92,10 @@ class SemanticIds:
         """Return the same IDs with these item ids."""
         return SemanticIds(self.codes, self.level_sizes, item_ids, self.facts)
 
+    def head(self, count: int) -> "SemanticIds":
+        """Return the IDs of the first items; those of a Dataset come before those that were added to a model."""
+        return SemanticIds(self.codes[:count], self.level_sizes, self.item_ids.head(count), self.facts)
+
     def require_data(self, data: Dataset, file: Path | None = None) -> None:
         """Raise an `InputError`, which names the file, unless these are the IDs of the Dataset's items in index order.
 

@@ -99,6 +99,11 @@ class RQKMeans(ResidualQuantizer):
             residual -= book[codes[-1]]
         return self._own_codes(vectors, torch.stack(codes, dim=1).to(torch.int32).numpy())
 
+    def _last_distances(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        """See `ResidualQuantizer._last_distances`."""
+        residual = vectors - sum(torch.from_numpy(book[codes[:, n]]) for n, book in enumerate(self.codebooks_[:-1]))
+        return torch.cdist(residual, torch.from_numpy(self.codebooks_[-1])).numpy()
+
     def _check_items(self, n_items: int) -> None:
         check_numbers(self, n_levels=1, max_iter=1)
         super()._check_items(n_items)

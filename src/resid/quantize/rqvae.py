@@ -346,6 +346,15 @@ class RQVAE(ResidualQuantizer):
         parts = [model.quantize(model.encode(part.to(device))) for part in torch.split(vectors, _ROWS)]
         return torch.cat(parts).to(torch.int32).cpu().numpy()
 
+    @torch.no_grad()
+    def _last_distances(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        """See `ResidualQuantizer._last_distances`."""
+        books = self.model_.codebooks
+        residual = self.model_.encode(vectors.to(books.device))
+        for level, book in enumerate(books[:-1]):
+            residual = residual - book[torch.from_numpy(codes[:, level]).long()]
+        return torch.cdist(residual, books[-1]).cpu().numpy()
+
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         facts = {**content["facts"], "history": self.history_}

@@ -15,9 +15,12 @@ from resid.core.settings import Seed, Settings, validated
 class GAOQSettings(Settings):
     """Settings of `GAOQ`."""
 
+    added: ClassVar[tuple[str, ...]] = ("spare",)
+
     branching: tuple[int, ...] | Literal["auto"] = "auto"
     anchors: tuple[int, ...] | None = None
     align_last: bool = True
+    spare: float = 0.0
     max_iter: int = 100
     tol: float = 1e-4
     seed: Seed = 0
@@ -28,7 +31,10 @@ class GAOQSettings(Settings):
 class HierarchicalKMeansSettings(Settings):
     """Settings of `HierarchicalKMeans`."""
 
+    added: ClassVar[tuple[str, ...]] = ("spare",)
+
     branching: tuple[int, ...] | int | Literal["k-ary", "auto"] = "auto"
+    spare: float = 0.0
     max_iter: int = 100
     tol: float = 1e-4
     seed: Seed = 0

@@ -6,15 +6,27 @@ from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from resid.recommend.base import Recommender
+    from resid.recommend.explain import Explanation, Neighbour
     from resid.recommend.settings import RecommenderSettings
+    from resid.recommend.stream import FileResult, recommend_file
     from resid.recommend.trained import TrainedRecommender
 
-__all__ = ["Recommender", "RecommenderSettings", "TrainedRecommender"]
+__all__ = [
+    "Explanation",
+    "FileResult",
+    "Neighbour",
+    "Recommender",
+    "RecommenderSettings",
+    "TrainedRecommender",
+    "recommend_file",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "base": "Recommender",
+        "explain": "Explanation Neighbour",
+        "stream": "FileResult recommend_file",
         "trained": "TrainedRecommender",
         "settings": "RecommenderSettings",
     },

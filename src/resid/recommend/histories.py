@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from resid.core.errors import InputError, counted, shown
 from resid.data.batches import PADDING
 from resid.data.catalogue import Catalogue, as_list, is_hashable
+from resid.data.where import Where, matching_items
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,10 @@ def known_items(rows: list[Sequence[Any]], catalogue: Catalogue) -> list[Indices
 
 
 def allowed_items(
-    catalogue: Catalogue, allow: Iterable[Any] | None, deny: Iterable[Any] | None
+    catalogue: Catalogue, allow: Iterable[Any] | None, deny: Iterable[Any] | None, where: Where | None = None
 ) -> NDArray[np.bool_] | None:
     """Return which items may be recommended, shape (n_items,); None if all of them may."""
-    if allow is None and deny is None:
+    if allow is None and deny is None and where is None:
         return None
     allowed = np.full(len(catalogue), allow is None)
     for name, ids, value in (("allow", allow, True), ("deny", deny, False)):
@@ -87,8 +88,12 @@ def allowed_items(
         if unknown := list(itertools.compress(listed, indices < 0)):
             count = counted(len(unknown), "unknown item id")
             log.warning("Skipped %s of '%s' (e.g. %s)", count, name, shown(unknown[0]))
+    if where is not None:
+        allowed &= matching_items(catalogue, where)
     if not allowed.any():
-        raise InputError("'allow' and 'deny' exclude every item of the catalogue; change one of them.")
+        given = {"allow": allow, "deny": deny, "where": where}
+        names = " and ".join(f"'{name}'" for name in given if name != "where" or where is not None)
+        raise InputError(f"{names} exclude every item of the catalogue; change one of them.")
     return allowed
 
 

@@ -4,8 +4,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
@@ -13,12 +15,13 @@ from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.evaluate.metrics import ranking_metrics
 from resid.recommend.base import Recommender
 from resid.recommend.settings import RecommenderSettings
 from resid.train import TrainableModule, TrainSettings, best_epoch, train
-from resid.train.weights import load_weights, weights_as_arrays
+from resid.train.weights import load_weights, weight_name, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
 
@@ -78,6 +81,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
 
         See `resid.train.train`; `history_` and `best_epoch_` are those of this training.
         """
+        self._forget_vectors()
         users = data.validation.sample(self.settings.validation_users)
         self.history_ = train(
             module,
@@ -93,6 +97,19 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
     def _validate(self, users: Split) -> dict[str, float]:
         """Return the metrics of the current weights."""
         return ranking_metrics(self.ranks(users, whole=False)[0])
+
+    def _item_tables(self) -> list[nn.Embedding]:
+        """Return the embedding tables of the network that have a row for every item."""
+        return []
+
+    def _new_rows(self, new: NewItems) -> dict[str, NDArray[np.float32]]:
+        """Return rows for new items by the name of an item table: the mean of the rows of the items that training saw."""
+        seen = torch.from_numpy(self.catalogue_.counts > 0)
+        rows = {}
+        for table in self._item_tables():
+            mean = table.weight.detach().cpu()[seen].mean(dim=0, keepdim=True)
+            rows[weight_name(self.model_, table.weight)] = mean.expand(len(new), -1).numpy()
+        return rows
 
     def _pack(self) -> dict[str, Any]:
         arrays: dict[str, NDArray[Any]] = weights_as_arrays(self.model_)

@@ -1,6 +1,6 @@
 """What a report and the commands say about a Dataset: notes of the preprocessing, and histograms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ def data_content(data: Dataset) -> dict[str, Any]:
     return {
         **data.info(),
         "name": data.folder.name if data.folder else "Dataset",
+        "split": data.settings.split,
         "max_length": data.settings.max_length,
         "remarks": note_lines(data),
         "lengths": length_histogram(data),
@@ -47,6 +48,20 @@ def _histogram(values: NDArray[Any], edges: Sequence[int]) -> list[tuple[str, in
     ]
 
 
+def _time_split_lines(data: Dataset, by_time: Mapping[str, Any]) -> list[str]:
+    """Return the periods of a time split, and what is not evaluated."""
+    counts, without = by_time["interactions"], by_time["targets_without_history"]
+    which = "the first item of a user in a period is a target"
+    if data.settings.targets == "all":
+        which = "all items of a user in a period are targets"
+    return [
+        f"Time split: training before {by_time['validate_from']} ({counts['train']:,} interactions), validation until before "
+        f"{by_time['test_from']} ({counts['validation']:,}), test from then on ({counts['test']:,}); {which}",
+        f"Targets without an earlier item of their user (not evaluated): {without['validation']:,} validation, "
+        f"{without['test']:,} test; {counted(by_time['users_without_training'], 'user')} without training items",
+    ]
+
+
 def note_lines(data: Dataset) -> list[str]:
     """Return the other counts of a preprocessing, a sentence each."""
     notes = data.notes
@@ -56,8 +71,12 @@ def note_lines(data: Dataset) -> list[str]:
         "drop": "moved to training, not evaluated",
         "train": "in training and evaluated",
     }[data.settings.unseen_targets]
-    lines = [f"Targets that no training history contains: {validation:,} validation, {test:,} test"]
-    lines[0] += f" ({treatment})" if validation or test else ""
+    evaluated, lines = counted(data.n_users, "user"), list[str]()
+    if by_time := notes.get("time_split"):
+        evaluated, lines = f"{len(data.validation):,} and {len(data.test):,}", _time_split_lines(data, by_time)
+        treatment = treatment.replace("moved to training, ", "")
+    treatment = f" ({treatment})" if validation or test else ""
+    lines.append(f"Targets that no training history contains: {validation:,} validation, {test:,} test{treatment}")
     if notes.get("tied_validation_targets") or notes.get("tied_test_targets"):
         validation, test = notes["tied_validation_targets"], notes["tied_test_targets"]
         lines.append(
@@ -68,7 +87,7 @@ def note_lines(data: Dataset) -> list[str]:
         validation, test = (notes.get(f"repeated_{name}_targets", 0) for name in ("validation", "test"))
         lines.append(
             f"Targets that are a copy of the item before them: {validation:,} validation, {test:,} test "
-            f"(of {counted(data.n_users, 'user')})"
+            f"(of {evaluated})"
         )
     kept = "kept; --duplicates drop removes them" if notes.get("duplicates", "keep") == "keep" else "dropped"
     counts = {

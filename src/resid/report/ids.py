@@ -66,6 +66,7 @@ def are_of(ids: SemanticIds, embeddings: ItemEmbeddings) -> bool:
 def run_quality(folder: Path, data: Dataset, model: Recommender, ids: SemanticIds) -> dict[str, Any]:
     """Return the quality of a run's IDs, with its embeddings where they are those of the IDs."""
     embeddings = load_embeddings(folder, data, model)
+    ids = ids.head(data.n_items)  # without those that were added to the model
     ids.require_data(data, folder)
     return id_quality(ids, embeddings.vectors if embeddings and are_of(ids, embeddings) else None, data)
 

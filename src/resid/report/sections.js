@@ -51,7 +51,7 @@ function dataSection() {
   return section("data", "Data",
     el("dl", { class: "figures" }, figures.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, count(value)))),
       el("div", {}, el("dt", {}, "density"), el("dd", {}, percent(about.density, 3)))),
-    el("p", {}, `Leave-one-out split: the last item of a user is the test target, the item before it the validation target. Windows of at most ${about.max_length} items: ${windows}.`),
+    el("p", {}, `${about.split === "time" ? "Split by time; the periods are below." : "Leave-one-out split: the last item of a user is the test target, the item before it the validation target."} Windows of at most ${about.max_length} items: ${windows}.`),
     el("p", {}, `History lengths: mean ${lengths.mean.toFixed(1)}, median ${lengths.median}, 95% at most ${lengths.q95.toFixed(0)}, longest ${lengths.max}; ${count(lengths.longer_than_window)} are longer than a window.`),
     el("div", { class: "grid" }, histogram("Users by length of history", about.lengths), histogram("Items by number of interactions in training", about.popularity)),
     el("div", { class: "grid" },

@@ -31,10 +31,9 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.artifact import MANIFEST
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
-from resid.core.errors import InputError, as_path, first_line
-from resid.core.files import METRICS, RUN, atomic_file, refuse_file, write_text
+from resid.core.errors import InputError, as_path, counted, first_line
+from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.locks import exclusive
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
@@ -234,6 +233,10 @@ class Run:
                 self.runtime.progress.step(
                     f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
                 )
+            if not other and (self.folder / MODEL).is_dir() and (changes := len(lineage_of(self.folder / MODEL))):
+                self.runtime.progress.step(
+                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / MODEL}"
+                )
             model.save(self.folder / MODEL)
             results = self.folder / EVALUATION
             if results.is_dir() and other:  # only now, as the disk may be full
@@ -290,6 +293,13 @@ def model_folder(folder: str | Path) -> Path:
     if not (folder / MODEL).is_dir():
         raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
     return folder / MODEL
+
+
+def lineage_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the changes of the items of a saved model, see `Recommender.lineage_`, without reading the model."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) if (folder / MANIFEST).is_file() else {}
+    changes: list[dict[str, Any]] = manifest.get("facts", {}).get("lineage", [])
+    return changes
 
 
 def load_stage(folder: str | Path, stage: str) -> Part | None:
@@ -370,9 +380,15 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
 
 
 def write_evaluation(
-    folder: str | Path, name: str, metrics: Mapping[str, Any], ranks: pl.DataFrame, out: Path | None = None
+    folder: str | Path,
+    name: str,
+    metrics: Mapping[str, Any],
+    ranks: pl.DataFrame,
+    out: Path | None = None,
+    *,
+    lists: pl.DataFrame | None = None,
 ) -> Path | None:
-    """Write the metrics and ranks of a model; those of the same name are replaced.
+    """Write the metrics and ranks of a model, and its recommended lists; those of the same name are replaced.
 
     Parameters
     ----------
@@ -381,9 +397,12 @@ def write_evaluation(
     name
         Of the files: the split, and how it was decoded.
     metrics, ranks
-        What was measured, and one row per user.
+        What was measured, and one row per target.
     out
         Where to write; by default to the run's folder. Nothing is written for a saved model without it.
+    lists
+        One row per recommended item, written to ``NAME-lists.parquet``. Without it, earlier lists are removed, as they may be
+        those of other ranks.
 
     Returns
     -------
@@ -393,11 +412,18 @@ def write_evaluation(
     place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
     if place is None:
         return None
-    # Both are written before either is replaced, so that a full disk does not separate them.
-    with atomic_file(place / f"{name}.json") as written, atomic_file(place / f"{name}.parquet") as table:
+    # All are written before any is replaced, so that a full disk does not separate them.
+    with ExitStack() as files:
+        written, table = (files.enter_context(atomic_file(place / f"{name}{end}")) for end in (".json", ".parquet"))
         ranks.write_parquet(table)
         content = {**metrics, "ranks_sha256": sha256_of_file(table)}
+        if lists is not None:
+            items = files.enter_context(atomic_file(place / f"{name}-lists.parquet"))
+            lists.write_parquet(items)
+            content["lists_sha256"] = sha256_of_file(items)
         written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if lists is None:
+        (place / f"{name}-lists.parquet").unlink(missing_ok=True)
     return place / name
 
 
@@ -441,7 +467,7 @@ def stage_key(spec: PartSpec, *inputs: Input | None) -> str:
     content: list[Any] = [
         spec.stage,
         spec.kind,
-        spec.settings.to_dict(),
+        spec.settings.identity(),
         [each.digest if each is not None else None for each in inputs],
         *spec.settings.file_digests(),
     ]

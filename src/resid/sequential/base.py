@@ -7,6 +7,7 @@ ranks the catalogue.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as f
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError, TrainingError
@@ -22,11 +23,13 @@ from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batch, Batches, SequenceBatches
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
+from resid.data.new_items import NewItems
 from resid.data.splits import Split
-from resid.evaluate.metrics import NOT_FOUND
+from resid.evaluate.metrics import NOT_FOUND, Ranking
 from resid.nn import FieldTables, item_and_fields
 from resid.nn.losses import binary_loss, full_softmax_loss, sample_negatives, sampled_softmax_loss
 from resid.recommend.histories import Indices, Scores, recent_items, without_seen
+from resid.recommend.items import Grown, nearest_items
 from resid.recommend.trained import TrainedRecommender
 from resid.sequential.settings import SequentialSettings
 from resid.train import TrainableModule
@@ -172,6 +175,7 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         found = min(more, len(self.catalogue_))
         items = np.full((len(histories), more), -1, dtype=np.int64)
         scores = np.full((len(histories), more), -np.inf, dtype=np.float32)
+        allowed = self.catalogue_.among_recommendable(allowed)
         for some, values in self._scores(self._queries(histories, users), self._item_vectors().all):
             if allowed is not None:
                 values = values.masked_fill(torch.from_numpy(~allowed).to(values.device), -torch.inf)
@@ -190,7 +194,11 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         seen[:, 1:] = seen[:, 1:].masked_fill(seen[:, 1:] == seen[:, :-1], PADDING)  # count a repeated item once
         # Dropping seen items can lift a target by the length of its history.
         left = self._within_reach(queries, targets, k + batch.histories.shape[1])
+        recommendable = torch.from_numpy(self.catalogue_.recommendable).to(queries.device)
+        left = left[recommendable[targets[left]]]
         for some, values in self._scores(queries[left], self._item_vectors().all):
+            if len(self.catalogue_.withdrawn):
+                values = values.masked_fill(~recommendable, -torch.inf)
             users = left[some]
             target, history = targets[users, None], seen[users]
             own = values.gather(1, target)
@@ -207,6 +215,12 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
             places = users.cpu().numpy()
             kept[places], dropped[places] = better.cpu().numpy(), unseen.cpu().numpy()
         return np.where(kept < k, kept, NOT_FOUND), np.where(dropped < k, dropped, NOT_FOUND)
+
+    def _rankings(self, batch: Batch, k: int, **options: Any) -> tuple[Ranking, Ranking]:
+        """Return the best items, with the ranks that are counted: these have ties in catalogue order."""
+        lists = super()._rankings(batch, k, **{"users": batch.users} | options)
+        kept, dropped = (replace(found, ranks=ranks) for found, ranks in zip(lists, self._ranks(batch, k), strict=True))
+        return kept, dropped
 
     def _within_reach(self, queries: Tensor, targets: Tensor, limit: int) -> Tensor:
         """Return the users who have fewer than `limit` items above their target among the most popular items.
@@ -247,6 +261,35 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         found = self._candidates or _Candidates(self.model_.candidates().detach(), self.catalogue_.by_popularity)
         self._candidates = found
         return found
+
+    def _own_vectors(self) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self._item_vectors().all.cpu().numpy()
+        return vectors
+
+    def _set_catalogue(self, catalogue: Catalogue) -> None:
+        super()._set_catalogue(catalogue)
+        self._candidates = None
+
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [self.model_.tables.embeddings()[0]]
+
+    def grow(self, new: NewItems) -> Grown:
+        """See `Recommender.grow`; a model that scores items by their fields has vectors for new ones."""
+        s = self.settings
+        if not s.use_fields or s.target == "id":
+            reason = "reads no item fields" if not s.use_fields else "scores items by their ids alone (target='id')"
+            raise InputError(f"this {type(self).__name__} {reason} and cannot take new items; fit it again.")
+        artifact, sizes = self.to_artifact(), dict(self.field_sizes_)
+        sizes["item"] += len(new)
+        grown = new.grow(
+            artifact,
+            appended=self._new_rows(new),
+            arrays={"codes": new.append_codes(artifact.arrays["codes"])},
+            facts={"field_sizes": sizes},
+        )
+        with torch.no_grad():
+            vectors = type(self)._unpack(grown).model_.candidates().numpy()
+        return Grown(grown, nearest_items(vectors[-len(new) :], vectors[: -len(new)]))
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

@@ -12,7 +12,6 @@ from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
-from resid.data.splits import in_training
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
 from resid.sequential.settings import CoOccurrenceSettings
@@ -40,7 +39,7 @@ class CoOccurrence(Recommender):
         """Count the training histories that contain two items together; evaluation targets moved to training are left out."""
         require_dataset(data)
         self.catalogue_ = data.catalogue
-        training = in_training(data.sequence, data.offsets)
+        training = data.in_training
         users = np.repeat(np.arange(data.n_users), np.diff(data.offsets))[training]
         items = np.asarray(data.sequence)[training]
         shape = (data.n_users, data.n_items)
@@ -60,6 +59,7 @@ class CoOccurrence(Recommender):
     ) -> tuple[Indices, Scores]:
         """See `Recommender.top`."""
         more = k + histories.shape[1] if exclude_seen else k
+        allowed = self.catalogue_.among_recommendable(allowed)
         shares = (_POPULARITY * np.exp(self.catalogue_.log_shares)).astype(np.float32)
         popular, _ = most_popular(self.catalogue_, 1, min(2 * more, len(self.catalogue_)), allowed)
         popular = popular[0][popular[0] >= 0]

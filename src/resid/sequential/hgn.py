@@ -120,6 +120,9 @@ class HGN(SequentialRecommender[HGNSettings, HGNModel]):
     def _batches(self, data: Dataset) -> Batches:
         return windows(data, self.settings)
 
+    def _item_tables(self) -> list[nn.Embedding]:
+        return [*super()._item_tables(), self.model_.outputs.embeddings()[0]]
+
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()
         users = {"users": self.user_ids_.to_frame("user")} if self.user_ids_ is not None else {}

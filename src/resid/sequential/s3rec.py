@@ -26,7 +26,6 @@ from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, SequenceBatch, SequenceBatches
 from resid.data.dataset import Dataset
-from resid.data.splits import in_training
 from resid.sequential.base import SequentialRecommender, whole_histories
 from resid.sequential.sasrec import SASRecModel, initialize
 from resid.sequential.settings import S3RecSettings
@@ -199,7 +198,7 @@ class S3Rec(SequentialRecommender[S3RecSettings, SASRecModel]):
         runtime = runtime or Runtime()
         runtime.progress.step("Pre-training")
         settings = self.settings.replace(epochs=self.settings.pretrain_epochs, patience=0)
-        training = in_training(data.sequence, data.offsets)
+        training = data.in_training
         log = torch.from_numpy(np.asarray(data.sequence)[training].astype(np.int64))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)

@@ -77,7 +77,7 @@ class SASRecModel(SequentialModel):
         """Return the state after each history for each of several last layers, shape (users, width)."""
         items, lengths = pad_right(histories)
         tokens = self.all_but_last_layer(self.tables.vectors(items.clamp_min(0)), None)
-        rows = torch.arange(len(items), device=items.device)
+        rows = torch.arange(items.shape[0], device=items.device)
         return [layer.at(tokens, items != PADDING, rows, lengths - 1) for layer in last_layers]  # type: ignore[operator]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.resources import files
@@ -32,6 +33,7 @@ from resid.serve.models import (
     RecommendRequest,
     RecommendResponse,
     Reloaded,
+    SimilarItems,
     UserResult,
     Version,
 )
@@ -123,7 +125,14 @@ def create_app(
 
     @app.get("/items/{item:path}", summary="Get an item")
     async def item(item: str, model: _Model = None) -> Item:
-        return state.served(model).view.find(item)
+        view = state.served(model).view
+        return view.item(view.index_of(item))
+
+    @app.get("/similar/{item:path}", summary="Get similar items")
+    async def similar(
+        item: str, k: Annotated[int, Query(ge=1, le=200, description="Number of items.")] = 10, model: _Model = None
+    ) -> SimilarItems:
+        return await asyncio.to_thread(state.served(model).view.similar, item, k)
 
     @app.get("/ids", summary="Get the first codes of all semantic IDs")
     async def root(limit: _Limit = 100, offset: _Offset = 0, model: _Model = None) -> Branch:
@@ -194,6 +203,7 @@ class _State:
             request.exclude_seen,
             None if request.allow is None else tuple(view.parse(request.allow)),
             None if request.deny is None else tuple(view.parse(request.deny)),
+            None if request.where is None else json.dumps(request.where, sort_keys=True),
         )
         results: list[UserResult] = []
         if histories:

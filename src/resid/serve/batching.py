@@ -4,6 +4,7 @@ The queue is bounded in users and the wait in seconds. A request that arrives wh
 that the batches grow with the load.
 """
 
+import json
 import threading
 import time
 from collections import deque
@@ -27,6 +28,11 @@ class Options:
     exclude_seen: bool = False
     allow: tuple[Any, ...] | None = None
     deny: tuple[Any, ...] | None = None
+    where: str | None = None  # as JSON, which can be compared
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return vars(self) | {"where": None if self.where is None else json.loads(self.where)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +152,7 @@ class Batcher:
         histories = [history for job in jobs for history in job.histories]
         users = None if first.users is None else [user for job in jobs for user in job.users or ()]
         try:
-            items, scores = first.model.recommend(histories, users=users, **vars(first.options))
+            items, scores = first.model.recommend(histories, users=users, **first.options.arguments())
         except Exception as error:  # the service answers it, and goes on
             for job in jobs:
                 job.future.set_exception(error)

@@ -15,6 +15,7 @@ _ITEM: dict[str, Any] = {
     "id": [1, 0, 4],
     "fields": {"store": "Fjord", "categories": ["Music", "Guitars"]},
     "interactions": 57,
+    "withdrawn": False,
 }
 
 
@@ -43,6 +44,11 @@ class RecommendRequest(BaseModel):
     exclude_seen: StrictBool = Field(False, description="Exclude the items of the history.")
     allow: list[Id] | None = Field(None, description="The only items that may be recommended; all by default.")
     deny: list[Id] | None = Field(None, description="Items that must not be recommended.")
+    where: dict[StrictStr, Any] | list[StrictStr] | None = Field(
+        None,
+        description="Conditions on the fields of items that may be recommended: a mapping such as "
+        '{"store": "Fjord", "price": {"<": 20}}, or text such as ["store=Fjord", "price<20"].',
+    )
     model: StrictStr | None = Field(None, description="The name of the model, if the service has several.")
     details: StrictBool = Field(False, description="Include title and fields of every item.")
 
@@ -57,6 +63,7 @@ class Item(BaseModel):
     id: list[int] | None = Field(description="The semantic ID; null if the model has no IDs.")
     fields: dict[str, Any] = Field(description="The fields and the other columns that were kept.")
     interactions: int = Field(description="How often training saw the item.")
+    withdrawn: bool = Field(description="Whether it was withdrawn, and so is not recommended.")
 
 
 class Recommendation(BaseModel):
@@ -100,6 +107,21 @@ class FoundItems(BaseModel):
 
     total: int = Field(description="Of all matches, also those that are not listed.")
     items: list[Item]
+
+
+class Similar(BaseModel):
+    """An item that is similar to another one."""
+
+    item: Item
+    cosine: float = Field(description="Of the vectors of both items.")
+    shared: int | None = Field(description="Leading codes that their IDs share; null if the model has no IDs.")
+
+
+class SimilarItems(BaseModel):
+    """The items that are most similar to one, nearest first."""
+
+    item: str | int
+    similar: list[Similar]
 
 
 class Child(BaseModel):

@@ -54,7 +54,11 @@ def serve(
         )
     settings = settings or ServeSettings()
     opened = _listen(host, port)  # before the models are loaded, which can take a while
-    app = create_app(hold_models(folders), settings, keys, data)
+    try:
+        app = create_app(hold_models(folders), settings, keys, data)
+    except BaseException:
+        opened.close()
+        raise
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -80,11 +84,12 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
     except (OSError, OverflowError) as error:
+        opened.close()
         raise InputError(
             f"cannot listen on {host}, port {port} ({first_line(error)}); choose another --port."
         ) from error

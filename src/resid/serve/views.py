@@ -11,7 +11,7 @@ import polars as pl
 from resid.core.errors import InputError, shown
 from resid.data.catalogue import item_label, parse_ids
 from resid.recommend import Recommender
-from resid.serve.models import Branch, Child, FoundItems, Item
+from resid.serve.models import Branch, Child, FoundItems, Item, Similar, SimilarItems
 
 
 class UnknownError(InputError):
@@ -24,11 +24,11 @@ class View:
     Parameters
     ----------
     model
-        The model; nothing here runs it.
+        The model; nothing here ranks by it.
     """
 
     def __init__(self, model: Recommender) -> None:
-        self._catalogue, self._ids = model.catalogue_, model.ids_
+        self._model, self._catalogue, self._ids = model, model.catalogue_, model.ids_
         self._columns = [name for name in self._catalogue.items.columns if name != "item"]
 
     def parse(self, ids: Sequence[Any]) -> list[Any]:
@@ -56,10 +56,11 @@ class View:
             id=self.codes(index),
             fields={name: _plain(row[name]) for name in self._columns},
             interactions=int(self._catalogue.counts[index]),
+            withdrawn=not self._catalogue.recommendable[index],
         )
 
-    def find(self, text: str) -> Item:
-        """Return the item with an id.
+    def index_of(self, text: str) -> int:
+        """Return the index of an item id.
 
         Raises
         ------
@@ -69,7 +70,19 @@ class View:
         (index,) = self._catalogue.find(self.parse([text]))
         if index < 0:
             raise UnknownError(f"there is no item {shown(text)} in the catalogue.")
-        return self.item(int(index))
+        return int(index)
+
+    def similar(self, text: str, k: int) -> SimilarItems:
+        """Return the k items that are most similar to the item with an id."""
+        identity = self._catalogue.item_ids[self.index_of(text)]
+        items, cosines, shared = self._model.similar([identity], min(k, len(self._catalogue)))
+        found = [item for item in items[0] if item is not None]
+        levels = [None] * len(found) if shared is None else shared[0, : len(found)].tolist()
+        listed = [
+            Similar(item=self.item(index), cosine=float(cosine), shared=level)
+            for index, cosine, level in zip(self.indices(found), cosines[0, : len(found)], levels, strict=True)
+        ]
+        return SimilarItems(item=identity, similar=listed)
 
     @cached_property
     def _texts(self) -> pl.Series:

@@ -103,7 +103,7 @@ def train(
         If the folder holds a run with another configuration, or an incomplete checkpoint.
     """
     if not len(batches):
-        raise InputError("there are no training windows: every history has at most three items.")
+        raise InputError("there are no training windows: no history has two items to train on.")
     from lightning_fabric import Fabric  # takes seconds to import, and a trained model does not need it
 
     runtime = runtime or Runtime()

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 _PREFIX = "model."
 
@@ -13,6 +13,11 @@ _PREFIX = "model."
 def weights_as_arrays(model: nn.Module) -> dict[str, NDArray[Any]]:
     """Return the weights by name."""
     return {f"{_PREFIX}{name}": tensor.cpu().numpy() for name, tensor in model.state_dict().items()}
+
+
+def weight_name(model: nn.Module, weight: Tensor) -> str:
+    """Return the name of a weight among those that `weights_as_arrays` returns."""
+    return next(f"{_PREFIX}{name}" for name, parameter in model.named_parameters() if parameter is weight)
 
 
 def load_weights(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
