@@ -90,5 +90,4 @@ def running(*arguments, **environment):
     try:
         yield service
     finally:
-        if service.process.poll() is None:
-            service.stop()
+        service.stop()

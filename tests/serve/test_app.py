@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from resid import Dataset, load
 from resid.serve import ServeSettings, create_app
+from resid.serve.holder import hold_models
 
 
 def recommend(client, **request):
@@ -23,7 +25,9 @@ def assert_answers(answer, model, histories, **options):
         [item for item in row if item is not None] for row in items.tolist()
     ]
     for result, row in zip(results, scores, strict=True):
-        np.testing.assert_allclose([entry["score"] for entry in result["items"]], row[np.isfinite(row)], rtol=1e-4)
+        np.testing.assert_allclose(
+            [entry["score"] for entry in result["items"]], row[np.isfinite(row)], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,14 @@ class TestRecommend:
         options = {"k": 4, "exclude_seen": True, "allow": ids[:20], "deny": ids[3:6]}
         assert_answers(recommend(client, histories=histories, **options), model, histories, **options)
 
+    def test_where(self, client, model, ids):
+        store = model.catalogue_.items["store"][0]
+        for where in ({"store": store}, [f"store={store}"]):
+            assert_answers(recommend(client, histories=[ids[:3]], where=where), model, [ids[:3]], where=where)
+        for where in ({"color": "red"}, {"store": {"<": "x"}}, {"store": [[{}]]}, ["store"], {"store": None}):
+            answer = recommend(client, histories=[ids[:3]], where=where)
+            assert answer.status_code == 422, where
+
     def test_concurrent_requests_are_answered_like_single_ones(self, client, model, ids):
         """Requests with other options, and from other users, are not mixed up in a batch."""
         asked = [([ids[index : index + 1 + index % 7]], {"k": 3 + index % 3}) for index in range(48)]
@@ -60,8 +72,6 @@ class TestRecommend:
         assert answer.json()["results"][0]["skipped"] == 1
 
     def test_users_of_the_dataset(self, client, app, model, models):
-        from resid import Dataset
-
         data = Dataset.load(models / "data")
         users = data.user_ids[:2].to_list()
         assert_answers(recommend(client, users=users), model, [data.history(user).to_list() for user in users])
@@ -199,6 +209,25 @@ class TestCatalogue:
         assert answer["id"] == model.ids_.codes[4].tolist()
         assert answer["interactions"] == model.catalogue_.counts[4]
 
+    def test_similar(self, client, model, ids):
+        answer = client.get(f"/similar/{ids[4]}?k=5").json()
+        items, cosines, shared = model.similar(ids[4], 5)
+        assert answer["item"] == ids[4]
+        assert [entry["item"]["item"] for entry in answer["similar"]] == items.tolist()
+        assert [entry["shared"] for entry in answer["similar"]] == shared.tolist()
+        np.testing.assert_allclose([entry["cosine"] for entry in answer["similar"]], cosines, rtol=1e-5)
+        assert len(client.get(f"/similar/{ids[4]}?k=200").json()["similar"]) == len(ids) - 1
+        assert client.get("/similar/never").status_code == 404
+
+    def test_withdrawn_items(self, models, ids, tmp_path):
+        model = load(models / "popularity")
+        model.remove_items([ids[4]])
+        model.save(tmp_path / "model")
+        with TestClient(create_app(hold_models([tmp_path / "model"])), base_url="http://localhost") as client:
+            assert client.get(f"/items/{ids[4]}").json()["withdrawn"]
+            answer = recommend(client, histories=[[ids[4]]], k=len(ids))
+            assert len(answer.json()["results"][0]["items"]) == len(ids) - 1
+
     def test_search(self, client, model, ids):
         everything = client.get("/items?limit=200").json()
         assert everything["total"] == len(everything["items"]) == len(ids)
@@ -206,13 +235,15 @@ class TestCatalogue:
         assert counts == sorted(counts, reverse=True)
         rest = client.get("/items?limit=5&offset=3").json()["items"]
         assert rest == everything["items"][3:8]
-        store = model.catalogue_.items["store"][0]
+        store = everything["items"][0]["fields"]["store"]
         found = client.get("/items", params={"search": f"{store.upper()} 日本語", "limit": 200}).json()["items"]
-        wanted = [item["item"] for item in everything["items"] if item["fields"]["store"] == store]
-        assert [item["item"] for item in found] == [
-            item for item in wanted if "日本語" in client.get(f"/items/{item}").json()["fields"]["title"]
-        ]
-        assert found
+
+        def text(item):
+            return " ".join([item["item"], *(value for value in item["fields"].values() if value)]).lower()
+
+        words = [*store.lower().split(), "日本語"]
+        assert found == [item for item in everything["items"] if all(word in text(item) for word in words)]
+        assert 0 < len(found) < len(ids)
         assert client.get("/items", params={"search": ids[9]}).json()["items"][0]["item"] == ids[9]
         assert client.get("/items", params={"search": "(.*"}).json() == {"total": 0, "items": []}
 
@@ -238,7 +269,7 @@ class TestCatalogue:
         assert client.get("/ids?model=popularity").status_code == 404
 
 
-def test_version_health_and_metrics(client, holders):
+def test_version_health_and_metrics(client, holders, ids):
     version = client.get("/version").json()
     assert [info["name"] for info in version["models"]] == ["resid", "popularity"]
     assert version["models"][0]["version"] == holders["resid"].current.version
@@ -248,7 +279,7 @@ def test_version_health_and_metrics(client, holders):
     text = client.get("/metrics").text
     assert 'resid_requests_total{route="/items/{item}",status="404"}' in text.replace(":path", "")
     assert "resid_batch_users_bucket" in text
-    assert f'resid_model_items{{model="resid",version="{version["models"][0]["version"]}"}} 80.0' in text
+    assert f'resid_model_items{{model="resid",version="{version["models"][0]["version"]}"}} {len(ids)}.0' in text
     assert "private-item" not in text
 
 

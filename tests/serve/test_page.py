@@ -34,7 +34,9 @@ def open_page(browser, service, width=1280):
 
 
 def names(browser, selector):
-    return [entry.get_attribute("textContent") for entry in find(browser, f"{selector} .what > bdi")]
+    """Return the titles of a list, read at once, as the page may replace it at any moment."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((entry) => entry.textContent)"
+    return browser.execute_script(script, f"{selector} .what > bdi")
 
 
 def test_nothing_is_loaded_from_elsewhere_and_nothing_fails(browser, service):

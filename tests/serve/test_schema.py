@@ -7,6 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
+from resid.serve import create_app
 from resid.serve.models import Branch, Item, RecommendRequest, RecommendResponse
 
 
@@ -21,7 +22,7 @@ def test_examples_are_valid(model):
 def test_every_route_is_described(app):
     paths = app.openapi()["paths"]
     assert set(paths) == {
-        *("/recommend", "/items", "/items/{item}", "/ids", "/ids/{prefix}", "/reload"),
+        *("/recommend", "/items", "/items/{item}", "/ids", "/ids/{prefix}", "/similar/{item}", "/reload"),
         *("/health/live", "/health/ready", "/version", "/metrics"),
     }
     for operations in paths.values():
@@ -31,17 +32,18 @@ def test_every_route_is_described(app):
     assert Branch.__name__ in app.openapi()["components"]["schemas"]
 
 
-def test_generated_requests(app, client):
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app, base_url="http://localhost")
+def test_generated_requests(holders):
+    schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(holders), headers={"host": "localhost"})
     for operation in schema.get_all_operations():
         asked = operation.ok()
-        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            answer_without_failure(asked, mode)
+        answer_without_failure(asked, GenerationMode.POSITIVE)
+        if {"parameters", "requestBody"} & set(asked.definition.raw):
+            answer_without_failure(asked, GenerationMode.NEGATIVE)
 
 
 def answer_without_failure(operation, mode):
     @hypothesis.settings(
-        max_examples=8,
+        max_examples=5,
         deadline=None,
         derandomize=True,
         database=None,

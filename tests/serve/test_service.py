@@ -92,24 +92,26 @@ def test_swap_under_load(models, tmp_path):
             expected[name] = items[0].tolist()
         assert expected["popularity"] != expected["cooccurrence"]
         asking = [pool.submit(ask, service) for _ in range(4)]
-        versions = {version(service)["version"]: "popularity"}
-        for name in ("cooccurrence", "popularity", "cooccurrence"):
-            before = version(service)["version"]
-            replace(name)
-            while (now := version(service)["version"]) == before:
-                time.sleep(0.02)
-            versions[now] = name
-        weights = tmp_path / "model" / "weights.safetensors"
-        content = weights.read_bytes()
-        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        refused = service.post("/reload")
-        assert refused.status_code == 409
-        assert "altered" in refused.json()["detail"]
-        assert version(service)["problem"] == refused.json()["detail"]
-        count = len(answers)
-        while len(answers) < count + 20:
-            time.sleep(0.01)
-        finished.set()
+        try:
+            versions = {version(service)["version"]: "popularity"}
+            for name in ("cooccurrence", "popularity", "cooccurrence"):
+                before = version(service)["version"]
+                replace(name)
+                while (now := version(service)["version"]) == before:
+                    time.sleep(0.02)
+                versions[now] = name
+            weights = tmp_path / "model" / "weights.safetensors"
+            content = weights.read_bytes()
+            weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            refused = service.post("/reload")
+            assert refused.status_code == 409
+            assert "altered" in refused.json()["detail"]
+            assert version(service)["problem"] == refused.json()["detail"]
+            count = len(answers)
+            while len(answers) < count + 20:
+                time.sleep(0.01)
+        finally:
+            finished.set()
         for future in asking:
             future.result(60)
         assert service.get("/health/ready").status_code == 200
@@ -123,13 +125,14 @@ def test_swap_under_load(models, tmp_path):
     assert any(event["event"] == "model refused" and "altered" in event["reason"] for event in events)
 
 
+@pytest.fixture(scope="module")
+def service(models):
+    with running(models / "popularity", "--timeout=1") as service:
+        yield service
+
+
 class TestClients:
     """One service with a short timeout, for clients that misbehave; SIGTERM ends it."""
-
-    @pytest.fixture(scope="class")
-    def service(self, models):
-        with running(models / "resid", "--timeout=1") as service:
-            yield service
 
     @staticmethod
     def connect(service):

@@ -73,8 +73,8 @@ class Holder:
         """
         with self._lock:
             try:
-                if not always and self._find_stamp() == self._stamp:
-                    self.problem = None
+                # After a problem it is read again, even if the manifest is that of the model which is being served.
+                if not always and self.problem is None and self._find_stamp() == self._stamp:
                     return False
                 stamp, loaded = self._load()
             except InputError as error:
@@ -90,8 +90,8 @@ class Holder:
 
     def _load(self) -> tuple[tuple[int, ...], Served]:
         stamp = self._find_stamp()
-        manifest = (model_folder(self.folder) / MANIFEST).read_bytes()
         model = load(self.folder)
+        manifest = (model_folder(self.folder) / MANIFEST).read_bytes()
         if stamp != self._find_stamp():
             raise InputError(f"{self.folder}: the model was replaced while it was read; reload it again.")
         best = model.catalogue_.by_popularity[:1]
@@ -102,12 +102,11 @@ class Holder:
         return stamp, Served(self.name, model, View(model), version, datetime.now(UTC))
 
     def _find_stamp(self) -> tuple[int, ...]:
-        """Return what changes when the folder gets another model."""
-        manifest = model_folder(self.folder) / MANIFEST
+        """Return what changes when the folder gets another model; nothing if there is none."""
         try:
-            found = manifest.stat()
-        except OSError as error:
-            raise InputError(f"{self.folder}: there is no model here, {MANIFEST} is missing.") from error
+            found = (model_folder(self.folder) / MANIFEST).stat()
+        except OSError:
+            return ()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
