@@ -39,6 +39,7 @@ bench: .venv/compare
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/items.py
 	$(BIN)/python benchmarks/sequential.py
+	$(BIN)/python benchmarks/serve.py
 
 clean:
 	rm -rf .venv build src/resid.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

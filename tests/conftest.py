@@ -91,3 +91,24 @@ def prepared(shop, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared") / "data"
     Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"]).save(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """Headless Chromium that records its console and its requests."""
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
+        cannot_run("needs chromium and chromedriver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in (
+        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
+        *("disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}"),
+    ):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()

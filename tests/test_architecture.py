@@ -48,6 +48,7 @@ ALLOWED = {  # folder → the folders that it may import
         "runs",
         "sequential",
     },
+    "serve": {"core", "data", "recommend", "runs"},
     "cli": {
         "analyse",
         "comparison",
@@ -62,6 +63,7 @@ ALLOWED = {  # folder → the folders that it may import
         "recommend",
         "report",
         "runs",
+        "serve",
         "train",
     },
 }

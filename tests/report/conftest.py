@@ -1,6 +1,4 @@
-"""Two evaluated runs on a shop whose texts are hostile, a page about them, and a browser."""
-
-import shutil
+"""Two evaluated runs on a shop whose texts are hostile, and a page about them."""
 
 import polars as pl
 import pytest
@@ -9,7 +7,6 @@ from resid import Dataset, fit
 from resid.evaluate import evaluate
 from resid.report import write_report
 from resid.runs import write_evaluation
-from tests.conftest import cannot_run
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script>",
@@ -42,24 +39,3 @@ def page(runs):
     """The report about both runs."""
     write_report([runs / "resid", runs / "popularity"], runs / "report.html")
     return runs / "report.html"
-
-
-@pytest.fixture(scope="package")
-def browser(tmp_path_factory):
-    """Headless Chromium that records its console and its requests."""
-    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
-        cannot_run("needs chromium and chromedriver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (
-        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
-        *("disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}"),
-    ):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()

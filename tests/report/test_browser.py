@@ -1,6 +1,5 @@
 """The page of a report in a real browser: nothing is loaded or run that is not its own, and it can be read and explored."""
 
-import json
 import re
 import socket
 
@@ -9,42 +8,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from resid.report import write_report
+from tests.browser import bring_into_view, requests_of, show
 from tests.report.conftest import HOSTILE
-
-
-def show(browser, page, width=1280):
-    """Open a page at a width, as on a screen of that size."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    still = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", still)
-    browser.get("about:blank")
-    for kind in ("browser", "performance"):  # of earlier pages
-        browser.get_log(kind)
-    browser.get(page.as_uri())
-    settle(browser)  # the charts are drawn when their width is known, after the first layout
-
-
-def settle(browser):
-    """Wait for two frames, after which layout, scrolling and what they cause are done."""
-    frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
-    browser.execute_async_script(frames)
-
-
-def bring_into_view(browser, element):
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    settle(browser)
 
 
 @pytest.fixture
 def opened(browser, page):
-    show(browser, page)
+    show(browser, page.as_uri())
     return browser
-
-
-def requests_of(browser):
-    events = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
 
 def crumbs(browser):
@@ -56,7 +27,7 @@ def boxes(browser):
 
 
 def test_nothing_is_loaded_and_nothing_fails(browser, page):
-    show(browser, page)
+    show(browser, page.as_uri())
     assert browser.get_log("browser") == []
     asked = [url for url in requests_of(browser) if not url.startswith("data:")]
     assert asked == [page.as_uri()]
@@ -145,7 +116,7 @@ def test_choices(opened):
 
 @pytest.mark.parametrize("width", [375, 1280])
 def test_fits_the_screen(browser, page, width):
-    show(browser, page, width)
+    show(browser, page.as_uri(), width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     wide = "return [...document.querySelectorAll('main svg, .treemap')].filter(e => e.getBoundingClientRect().right > innerWidth).length"
     assert browser.execute_script(wide) == 0
@@ -169,7 +140,7 @@ def test_accessible(opened):
 
 def test_a_model_without_ids(browser, runs):
     write_report([runs / "popularity"], runs / "alone.html")
-    show(browser, runs / "alone.html")
+    show(browser, (runs / "alone.html").as_uri())
     said = browser.find_element(By.ID, "ids").text
     assert "popularity is a Popularity model, which ranks items without semantic IDs" in said
     assert boxes(browser) == []

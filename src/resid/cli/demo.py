@@ -2,13 +2,15 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
 from resid.cli.app import errors, output
 from resid.cli.recommend import recommendations_table
+from resid.cli.serve import run_service
 from resid.cli.show import print_info, steps_table
 from resid.core.files import refuse_foreign_folder
 
@@ -34,7 +36,7 @@ _USERS = 2  # shown
 _SHOWN = 5  # items of a history
 
 
-def demo(*, out: Path = Path("demo-shop")) -> None:
+def demo(*, out: Path = Path("demo-shop"), serve: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Run ReSID on a synthetic shop: Dataset, embeddings, semantic IDs, recommendations, report; no download.
 
     Example: ``resid demo``
@@ -43,6 +45,8 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
     ----------
     out
         The folder to write: the Dataset to data/, the runs to run/, popularity/ and cooccurrence/, the report to report.html.
+    serve
+        At the end, serve the model and co-occurrence, with a page to try them in a browser.
     """
     from resid import ConsoleProgress, Dataset, Runtime, fit  # here, as these imports take a second
     from resid.data.dataset import MANIFEST
@@ -87,9 +91,12 @@ def demo(*, out: Path = Path("demo-shop")) -> None:
         f"  resid recommend {run} --history {history} -k 5",
         f"  resid evaluate {run}",
         f"  resid inspect {run}",
+        f"  resid serve {run}           # a page to try it in a browser",
         "  resid prepare --help        # your own tables",
     ):
         output.print(line, highlight=False, markup=False, soft_wrap=True)
+    if serve:
+        run_service([out / "run", out / "cooccurrence"], data=out / "data")
 
 
 def _show(model: "Recommender", data: "Dataset", user: int) -> None:

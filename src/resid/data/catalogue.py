@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from resid.core.errors import InputError, shown
+from resid.core.errors import InputError, one_line, shown
 from resid.data.codes import bin_codes, values_in_order
 from resid.data.settings import FieldKind, PrepareSettings
 
 _INTEGER = re.compile(r"-?\d{1,20}")
+_LABEL = 80  # characters of an item's label
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,3 +252,11 @@ def parse_ids(texts: Iterable[Any], dtype: pl.DataType) -> list[Any]:
     if not dtype.is_integer():
         return [str(text) for text in texts]
     return [int(text) if _INTEGER.fullmatch(str(text).strip()) else text for text in texts]
+
+
+def item_label(row: Mapping[str, Any], field_names: Sequence[str]) -> str:
+    """Return the title of an item's row, or its first and its last field and its id if it has none."""
+    if row.get("title"):
+        return one_line(str(row["title"]), _LABEL)
+    ends = dict.fromkeys(name for name in (*field_names[:1], *field_names[-1:]) if row[name] is not None)
+    return one_line(" · ".join(str(row[name]) for name in (*ends, "item")), _LABEL)

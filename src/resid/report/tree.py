@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resid.core.errors import one_line
+from resid.data.catalogue import item_label
 from resid.data.dataset import Dataset
 from resid.quantize import SemanticIds
 
 _CHILDREN = 256  # of a node that are shown, the largest first
 _EXAMPLES = 3  # items of a node, the most popular first
-_LABEL = 80  # characters of an item's label
+_LABEL = 80  # characters of a value
 
 
 class ItemLabels:
@@ -36,15 +37,7 @@ class ItemLabels:
         """Return the id and the label of every item that was asked for, by number."""
         rows = self._data.item_table[list(self._numbers)]
         names = self._data.field_names
-        return [(str(row["item"]), _label(row, names)) for row in rows.iter_rows(named=True)]
-
-
-def _label(row: dict[str, Any], field_names: tuple[str, ...]) -> str:
-    """Return the title of an item, or its first and its last field and its id if it has none."""
-    if row.get("title"):
-        return one_line(str(row["title"]), _LABEL)
-    ends = dict.fromkeys(name for name in (*field_names[:1], *field_names[-1:]) if row[name] is not None)
-    return one_line(" · ".join(str(row[name]) for name in (*ends, "item")), _LABEL)
+        return [(str(row["item"]), item_label(row, names)) for row in rows.iter_rows(named=True)]
 
 
 def id_tree(ids: SemanticIds, data: Dataset, labels: ItemLabels, max_nodes: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         load,
         load_dataset,
         load_stage,
+        model_folder,
         read_evaluation,
         read_run,
         read_settings,
@@ -32,6 +33,7 @@ __all__ = [
     "load_dataset",
     "load_stage",
     "measured",
+    "model_folder",
     "read_cost",
     "read_evaluation",
     "read_run",
@@ -47,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
         "change": "change_model",
         "cost": "Cost measured read_cost",
         "run": (
-            "Run RunRecord StageRecord load load_dataset load_stage read_evaluation read_run read_settings read_stages "
+            "Run RunRecord StageRecord load load_dataset load_stage model_folder read_evaluation read_run read_settings read_stages "
             "stage_key write_evaluation"
         ),
     },

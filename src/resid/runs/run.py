@@ -280,14 +280,19 @@ def load(folder: str | Path) -> Recommender:
     InputError
         If there is no complete recommender, or one that this version does not know.
     """
+    return Recommender.load(model_folder(folder))
+
+
+def model_folder(folder: str | Path) -> Path:
+    """Return the folder of a run's model, or `folder` itself if it is not a run; raise an `InputError` if there is none."""
     folder = as_path(folder)
     if not folder.exists():
         raise InputError(f"{folder}: there is no such folder; create a model with 'resid fit'.")
     if read_run(folder) is None:
-        return Recommender.load(folder)
+        return folder
     if not (folder / MODEL).is_dir():
         raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
-    return Recommender.load(folder / MODEL)
+    return folder / MODEL
 
 
 def lineage_of(folder: Path) -> list[dict[str, Any]]:
