@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from resid.core.artifact import MANIFEST
 from resid.core.errors import InputError
+from resid.core.files import MANIFEST
 from resid.recommend import Recommender
 from resid.runs import load, model_folder
 from resid.serve.views import View
