@@ -10,6 +10,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import resid
@@ -38,6 +39,7 @@ def folder(tmp_path, shop, monkeypatch):
     names = {"user": "customer", "item": "sku", "timestamp": "time"}
     shop.interaction_table.rename(names).write_csv(tmp_path / "log.csv")
     raw.write_parquet(tmp_path / "items.parquet")
+    raw.head(1).with_columns(item=pl.lit("new")).write_parquet(tmp_path / "new-items.parquet")
     raw.select(sku="item", brand="store").write_csv(tmp_path / "items.csv")
     shop.write_amazon_2023(tmp_path / "downloads", "Musical_Instruments")
     monkeypatch.chdir(tmp_path)

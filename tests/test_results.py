@@ -31,7 +31,9 @@ def test_every_run_is_shown(page):
     assert len(records) > 30
     for record in records:
         assert f"[`{record.name}`](" in shown
-    assert {record.folder for record in records} >= {path.parent for path in RESULTS.rglob("test.json")}
+    places = {record.folder for record in records}
+    for path in RESULTS.rglob("test.json"):
+        assert path.parent in places or path.parents[1] in places  # the evaluation of a run of a comparison
 
 
 @pytest.mark.parametrize(
