@@ -24,7 +24,7 @@ KEY, ADMIN = "k" * 32, "a" * 32
 def models(shop, tmp_path_factory):
     """A folder with a Dataset, and the models `resid` and `popularity`."""
     folder = tmp_path_factory.mktemp("serve")
-    titles = [f"{HOSTILE[index % len(HOSTILE)]} {index}" for index in range(len(shop.item_table))]
+    titles = [f"{index} {HOSTILE[index % len(HOSTILE)]}" for index in range(len(shop.item_table))]
     data = Dataset.from_tables(
         shop.interaction_table, shop.item_table.with_columns(pl.Series("title", titles)), ["store", "categories"]
     )

@@ -43,7 +43,7 @@ def test_generated_requests(holders):
 
 def answer_without_failure(operation, mode):
     @hypothesis.settings(
-        max_examples=5,
+        max_examples=3,
         deadline=None,
         derandomize=True,
         database=None,

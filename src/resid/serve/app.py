@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Annotated, Any
@@ -79,8 +80,7 @@ def create_app(
     data
         The Dataset whose users requests can name.
     """
-    from resid import __version__  # here, as the package imports this module
-
+    library = str(sys.modules["resid"].__version__)
     settings = settings or ServeSettings()
     metrics = Metrics()
     state = _State(holders, settings, metrics, data)
@@ -98,7 +98,7 @@ def create_app(
 
     app = FastAPI(
         title="resid",
-        version=__version__,
+        version=library,
         description="Recommendations by semantic IDs. Invalid requests are answered with one sentence, `detail`.",
         lifespan=lifespan,
         docs_url=None,  # FastAPI's page loads its scripts from another site
@@ -157,7 +157,7 @@ def create_app(
 
     @app.get("/version", summary="Versions, models and limits")
     async def version() -> Version:
-        return state.version(__version__)
+        return state.version(library)
 
     @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def exposition() -> Response:
