@@ -53,7 +53,9 @@ def test_objects(outputs):
     assert "<th>missing</th>" in dataset
     assert re.search(r"JointGenerator\(\d+ items, best epoch 1 of 1\)", model)
     assert '<td style="text-align: left">beam_size</td>' in model
-    assert re.search(r"Evaluation\(test, \d+ users: Recall@10 0\.\d{4}, NDCG@10 0\.\d{4}\)", evaluation)
+    assert re.search(
+        r"Evaluation\(test, \d+ targets: Recall@10 0\.\d{4}, NDCG@10 0\.\d{4}, seen items kept\)", evaluation
+    )
     assert "<th>ndcg@5</th>" in evaluation
     assert re.search(r"SemanticIds\(\d+ items, levels of [\d, ]+\)", ids)
     assert "<th>c1</th>" in ids

@@ -187,7 +187,9 @@ class _FreeCodes:
         self.free[np.unique(leaves)] = True  # every leaf of the tree has an item
         self.free[leaves, codes] = False
         below = self.free.sum(axis=1)
-        self.below = [below]  # by depth, of all nodes from the children of the root to the leaves
+        self.below = (
+            [below] if self.centers else []
+        )  # by depth, of all nodes from the children of the root to the leaves
         for centers in reversed(self.centers[1:]):
             self.below.insert(0, self.below[0].reshape(-1, centers.shape[1]).sum(axis=1))
         self.total = int(below.sum())

@@ -297,8 +297,11 @@ def model_folder(folder: str | Path) -> Path:
 
 def lineage_of(folder: Path) -> list[dict[str, Any]]:
     """Return the changes of the items of a saved model, see `Recommender.lineage_`, without reading the model."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) if (folder / MANIFEST).is_file() else {}
-    changes: list[dict[str, Any]] = manifest.get("facts", {}).get("lineage", [])
+    try:
+        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["facts"]
+        changes: list[dict[str, Any]] = facts.get("lineage", [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged; loading the model says so
+        return []
     return changes
 
 
