@@ -178,7 +178,7 @@ class CausalLayer(nn.Module):
 
     def _attend(self, projected: Tensor, bias: Tensor) -> Tensor:
         """Return what is attended to from queries, keys and values, shape (batch, length, 3 width) to (batch, length, width)."""
-        split = projected.unflatten(2, (3, self.heads, -1))
+        split = projected.view(*projected.shape[:2], 3, self.heads, -1)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (batch, heads, length, width / heads) each
         return f.scaled_dot_product_attention(query, key, value, attn_mask=bias).transpose(1, 2).flatten(2)
 
