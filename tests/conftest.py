@@ -13,6 +13,7 @@ import pytest
 
 from resid import Dataset
 from resid.data.synthetic import SyntheticShop, synthetic_shop
+from tests.forks import Server
 
 hypothesis.settings.register_profile("resid", deadline=None)  # tests share the cores
 hypothesis.settings.load_profile("resid")
@@ -67,6 +68,20 @@ def items() -> pl.DataFrame:
             "title": [f"Item {index}" for index in range(6)],
         }
     )
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """Starts processes that have imported libraries, but nothing of resid."""
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Starts processes that have imported all of resid."""
+    with Server(everything=True) as started:
+        yield started
 
 
 @pytest.fixture
