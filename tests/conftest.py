@@ -41,6 +41,8 @@ def spark():
     session_class = pytest.importorskip("pyspark.sql").SparkSession
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
     builder = session_class.builder.master("local[2]").config("spark.ui.enabled", "false")
+    # Hardly any code runs often enough to be worth the better compiler or several threads of the garbage collector.
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     yield session
     session.stop()
