@@ -194,6 +194,18 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self.fitted = True
         return self
 
+    def _take_counts(self, data: Dataset, *, alone: bool = False) -> None:
+        super()._take_counts(data, alone=alone)
+        vars(self).pop("_stand_ins", None)
+        self._vectors = {}
+        if self._cooccurrence is not None:
+            counted = CoOccurrence().fit(data)
+            self._cooccurrence = counted.merged(self._cooccurrence) if alone else counted
+
+    def _forget_counted(self) -> None:
+        super()._forget_counted()
+        self._vectors = {}
+
     def _configuration(self) -> dict[str, Any]:
         return {"encoder": self._encoder.digest if self._encoder is not None else None}
 
@@ -209,7 +221,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             sizes,
             max_length,
             vectors,
-            self.catalogue_.n_fitted,
+            self.n_decoded,
         )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
