@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
 from resid.core.errors import InputError
@@ -30,6 +30,7 @@ from resid.train import TrainableModule, TrainSettings, best_epoch, train
 from resid.train.weights import load_weights, weight_name, weights_as_arrays
 
 MONITOR = "ndcg@10"  # selects the best epoch
+_SHARES = (0.75, 0.5, 0.25)  # of the new weights in a mean with the old ones
 
 
 _S = TypeVar("_S", bound=RecommenderSettings)
@@ -119,7 +120,8 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         """Train further on a Dataset that has grown; semantic IDs and the encoder stay as they are.
 
         Trains on the targets that are new and on a sample of those of the fit, and stops by the validation users of the grown
-        Dataset. If no epoch improves on the weights before, these are kept. Training counts and co-occurrences are counted anew.
+        Dataset. The weights become a mean of those before and after, the one that is best on these users: it keeps more of what was
+        learned from the whole log than the last weights do. Training counts and co-occurrences are counted anew.
         After an error, the model is what it was.
 
         Parameters
@@ -156,7 +158,8 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         if earlier is not None:
             self.require_data(earlier)
         how, was_final = settings or UpdateSettings(), self.measured_ is not None
-        data = split_of_grown(data, earlier, was_final if final is None else final, how.seed)
+        final = was_final if final is None else final
+        data = split_of_grown(data, earlier, final, how.seed)
         new = new_targets(data, earlier, all_known=was_final)
         if not new.any():
             raise InputError(
@@ -164,7 +167,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
                 "more interactions."
             )
         windows = with_replay(data.train, new, how.replay, how.seed)
-        model, parent = self._copy(), self.checksum
+        model = self._copy()
         model._take_counts(data, alone=earlier is None)
         model._take_in_added()
         users = data.validation.sample(self.settings.validation_users)
@@ -181,25 +184,23 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             ),
             data.with_training_windows(windows),
             {
-                "parent": parent,
+                "parent": self.digest,
                 "grown": data.fingerprint,
                 "update": how.to_dict(),
-                "final": data.boundaries is not None,
+                "final": final,
             },
             runtime,
         )
-        epochs, history = model.best_epoch_, model.history_
-        after = {name: float(history[epochs - 1][name]) for name in before}
-        if before and after[MONITOR] < before[MONITOR]:
-            model.model_.load_state_dict(weights)
-            epochs, after = 0, before
+        after = {name: float(model.history_[model.best_epoch_ - 1][name]) for name in before}
+        share, after = model._interpolate(weights, users, before, after)
+        epochs = model.best_epoch_ if share else 0
         model.history_, model.best_epoch_ = self.history_, self.best_epoch_
-        found = TrainedFurther(int(new.sum()), len(windows) - int(new.sum()), epochs, before, after)
+        found = TrainedFurther(int(new.sum()), len(windows) - int(new.sum()), epochs, share, before, after)
         model._end_update(data)
-        if data.boundaries is not None and model.measured_ is None:
+        if final and not was_final:
             model.measured_ = self._figures()
         about = {"interactions": data.n_interactions - (earlier.n_interactions if earlier is not None else 0)}
-        record = change_record("update", 0, parent, **about, until=data.notes.get(LATEST), **asdict(found))
+        record = change_record("update", 0, self.checksum, **about, until=data.notes.get(LATEST), **asdict(found))
         model.lineage_ = [*self.lineage_, record]
         self.__dict__ = model.__dict__  # at once, as another thread may be recommending
         return found
@@ -232,6 +233,46 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         model._stop_after, model.measured_ = None, self._figures()
         model._forget_counted()
         return model
+
+    def _interpolate(
+        self, start: Mapping[str, Tensor], users: Split, before: dict[str, float], after: dict[str, float]
+    ) -> tuple[float, dict[str, float]]:
+        """Move the weights back towards those at the start as far as validation users are ranked best.
+
+        Parameters
+        ----------
+        start
+            The weights before training.
+        users
+            Validation users; without any, the weights stay as they are.
+        before, after
+            The metrics of the weights at the start, and of those now.
+
+        Returns
+        -------
+        share, metrics
+            The share of the trained weights in the mean, 0 if they do not help, and its metrics.
+        """
+        if not len(users):
+            return 1.0, after
+        end = copy.deepcopy(self.model_.state_dict())
+
+        def load(share: float) -> None:
+            self.model_.load_state_dict(
+                {
+                    name: tensor.lerp(end[name], share) if tensor.is_floating_point() else end[name]
+                    for name, tensor in start.items()
+                }
+            )
+
+        found = {1.0: after}
+        for share in _SHARES:
+            load(share)
+            found[share] = self._validate(users)
+        found[0.0] = before
+        best = max(found, key=lambda share: found[share][MONITOR])
+        load(best)
+        return best, found[best]
 
     def _require_trainable(self, done: str) -> None:
         """Raise an `InputError` if the network cannot be trained without inputs of the fit."""

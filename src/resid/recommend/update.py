@@ -21,7 +21,9 @@ class TrainedFurther:
     new_targets, replayed_targets : int
         The training targets of an epoch that were new, and those of the fit that were trained on again.
     epochs : int
-        The epochs whose weights were taken; 0 if none was better than the weights before.
+        The epochs whose weights were taken; 0 if they are no better than those before.
+    share : float
+        The share of these weights in the mean with those before; 0 if they are no better.
     before, after : dict
         Metrics on validation users with the old and with the new weights; empty if there are no validation users.
     """
@@ -29,13 +31,16 @@ class TrainedFurther:
     new_targets: int
     replayed_targets: int
     epochs: int
+    share: float
     before: dict[str, float]
     after: dict[str, float]
 
     def __str__(self) -> str:
         targets = f"{counted(self.new_targets, 'new target')}, {self.replayed_targets:,} replayed"
         text = (
-            f"Trained {counted(self.epochs, 'epoch')} on {targets}" if self.epochs else f"No epoch on {targets} helped"
+            f"Trained {counted(self.epochs, 'epoch')} on {targets}; {self.share:.0%} of the new weights were taken"
+            if self.epochs
+            else f"Training on {targets} did not help"
         )
         if self.before:
             values = (f"{metrics['ndcg@10']:.4f}" for metrics in (self.before, self.after))
