@@ -41,8 +41,8 @@ class UpdateSettings(Settings):
         Which targets are replayed, and, if the model was trained on all interactions, whose last one is held out.
     """
 
-    epochs: Annotated[int, Field(ge=1)] = 3
-    learning_rate_scale: Annotated[float, Field(gt=0, le=10)] = 0.3
-    replay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    patience: Annotated[int, Field(ge=0)] = 1
+    epochs: Annotated[int, Field(ge=1)] = 2
+    learning_rate_scale: Annotated[float, Field(gt=0, le=10)] = 1.0
+    replay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    patience: Annotated[int, Field(ge=0)] = 2
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
