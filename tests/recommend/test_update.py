@@ -196,6 +196,15 @@ class TestFolders:
         )
         assert "give newer ones" in capsys.readouterr().err
 
+    def test_the_weights_of_the_scores_are_fitted_again(self, run, data, shop, monkeypatch):
+        model = resid.load(run)
+        blend = model.blend_
+        few = resid.update(resid.load(run), known(data, shop[1]), data=data, settings=QUICK)
+        assert few.model.blend_ == blend
+        monkeypatch.setattr("resid.generate.joint._UPDATED_BLEND_USERS", (50, 100))
+        resid.update(model, known(data, shop[1]), data=data, settings=QUICK)
+        assert model.blend_ != blend
+
     def test_an_interrupted_update_ends_with_the_same_weights(self, run, shop, tmp_path, monkeypatch):
         before = (run / "model" / "manifest.json").read_bytes()
         assert self.update(run, shop, tmp_path, "--out", str(tmp_path / "whole")) == 0
