@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
+_UPDATED_BLEND_USERS = (2_000, 4_000)  # in an update: the least with which the weights are fitted again, and the most
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -194,6 +195,23 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self.fitted = True
         return self
 
+    def _take_counts(self, data: Dataset, *, alone: bool = False) -> None:
+        super()._take_counts(data, alone=alone)
+        vars(self).pop("_stand_ins", None)
+        self._vectors = {}
+        if self._cooccurrence is not None:
+            counted = CoOccurrence().fit(data)
+            self._cooccurrence = counted.merged(self._cooccurrence) if alone else counted
+
+    def _end_update(self, data: Dataset) -> None:
+        super()._end_update(data)
+        if len(data.validation) >= _UPDATED_BLEND_USERS[0]:
+            self.blend_ = self._fit_blend(data.validation.sample(_UPDATED_BLEND_USERS[1]))
+
+    def _forget_counted(self) -> None:
+        super()._forget_counted()
+        self._vectors = {}
+
     def _configuration(self) -> dict[str, Any]:
         return {"encoder": self._encoder.digest if self._encoder is not None else None}
 
@@ -209,7 +227,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             sizes,
             max_length,
             vectors,
-            self.catalogue_.n_fitted,
+            self.n_decoded,
         )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
