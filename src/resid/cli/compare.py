@@ -22,6 +22,8 @@ def compare(
     recipes: str,
     out: Path,
     seeds: int = 3,
+    protocol: Literal["split", "cold-items"] = "split",
+    cold_share: float = 0.1,
     tune: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     trials: int | None = None,
     jobs: int | None = None,
@@ -44,6 +46,11 @@ def compare(
         Receives the tables (Markdown, LaTeX), the record (JSON), the runs, and the stages that they share.
     seeds
         Number of seeds: 3 is 0, 1 and 2.
+    protocol
+        split evaluates the test targets of the Dataset. cold-items hides the items that appeared last from training and
+        validation, adds them to the fitted models, and evaluates new and old targets.
+    cold_share
+        The share of items that cold-items hides.
     tune
         Settings to search on validation users, with their values: --tune "recommender.learning_rate=1e-3,3e-3". Recipes that
         have them are compared with the best ones.
@@ -66,6 +73,8 @@ def compare(
         recipes,
         out,
         seeds=seeds,
+        protocol=protocol,
+        cold_share=cold_share,
         tune=tune,
         trials=trials,
         jobs=jobs,

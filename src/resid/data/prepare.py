@@ -179,7 +179,11 @@ def prepare(
     notes |= {f"tied_{name}_targets": count for name, count in histories.count_tied_targets(tied).items()}
     repeated = {name: count for name, count in histories.count_repeated_targets().items() if count}
     notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
-    return build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    data = build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    first = engine.collect(kept.group_by("item").agg(nw.col("timestamp").min())).sort("item")["timestamp"]
+    if (appeared := Times.of(first)).scale is not None:
+        data.first_seen = appeared.values
+    return data
 
 
 def build_dataset(

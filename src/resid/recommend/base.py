@@ -321,8 +321,8 @@ class Recommender(ShownModel, ExplainedModel, Part):
         Parameters
         ----------
         items
-            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed; values
-            that training never saw count as missing.
+            A path or a frame with the id column and the columns that were given as fields, or `NewItems`. Missing values are
+            allowed; values that training never saw count as missing.
         item_column
             The name of the id column.
         separator, encoding
@@ -334,7 +334,9 @@ class Recommender(ShownModel, ExplainedModel, Part):
             Where they went, and how many IDs are left.
         """
         self._require_fit()
-        new = read_new_items(items, self.catalogue_, item_column, separator=separator, encoding=encoding)
+        options = {"separator": separator, "encoding": encoding}
+        known = isinstance(items, NewItems)
+        new = items if known else read_new_items(items, self.catalogue_, item_column, **options)
         grown, record = self.grow(new), change_record("add", len(new), self.checksum)
         model = type(self)._from_artifact(grown.artifact)
         model.lineage_ = [*self.lineage_, record]
@@ -346,7 +348,15 @@ class Recommender(ShownModel, ExplainedModel, Part):
 
     def grow(self, new: NewItems) -> Grown:
         """Return the model with new items as plain data; see `add_items`."""
-        raise InputError(
+        raise self._cannot_grow()
+
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        if type(self).grow is Recommender.grow:
+            raise self._cannot_grow()
+
+    def _cannot_grow(self) -> InputError:
+        return InputError(
             f"a {type(self).__name__} knows items by their interactions alone and cannot take new items; fit it again, or use a "
             "model that reads item fields, such as the recipes resid or sasrec-fields."
         )

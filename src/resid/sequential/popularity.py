@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
+from resid.core.settings import Settings
 from resid.data.dataset import Dataset, require_dataset
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
@@ -20,8 +21,8 @@ class Popularity(Recommender):
 
     settings_class = PopularitySettings
 
-    def __init__(self, settings: PopularitySettings | None = None) -> None:
-        self.settings = settings or PopularitySettings()
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or self.settings_class()
 
     def fit(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
         """Count the items of the training histories."""
