@@ -14,8 +14,9 @@ from resid.data import synthetic_shop
 from resid.data.batches import PADDING, SequenceBatches
 from resid.encode import FAMAE, FamaeSettings
 from resid.evaluate import evaluate
-from resid.generate.blend import Blend, fit_blend, seen_items
-from resid.generate.joint import JointGenerator, JointSettings, fill_unseen, stand_ins
+from resid.generate.blend import Blend, fit_added_blend, fit_blend, seen_items
+from resid.generate.joint import JointGenerator, JointSettings
+from resid.generate.stand_ins import fill_unseen, stand_ins
 from resid.quantize import GAOQ, SemanticIds
 from tests.recommend.contract import RecommenderContract, interrupt_after
 
@@ -288,9 +289,24 @@ class TestBlend:
                 assert loss(other) >= best - 1e-6
         assert loss(Blend(blend.weights, blend.seen_bias + 0.05)) >= best
 
+    def test_added_items_have_weights_of_their_own(self, problem):
+        """Where their scores say half as much and they are chosen less often, both are found."""
+        scores, seen, _ = problem
+        rng = torch.Generator().manual_seed(1)
+        added = torch.rand(300, 40, generator=rng) < 0.3
+        blend, wanted = Blend({"good": 2.0, "noise": 0.0}, -1.0), Blend({"good": 1.0, "noise": 0.0}, -1.0, -0.5)
+        logits = torch.where(added, wanted.combine(scores, seen), blend.combine(scores, seen))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(2)
+            targets = torch.distributions.Categorical(logits=logits).sample()
+        found = fit_added_blend(scores, seen, targets, added, blend)
+        assert found.weights["good"] == pytest.approx(1, abs=0.3)
+        assert found.bias == pytest.approx(-0.5, abs=0.4)
+        assert found.seen_bias == -1.0
+
     def test_round_trip(self):
-        blend = Blend({"codes": 0.5, "item": 1.5}, -2.0)
-        assert Blend.from_dict(blend.to_dict()) == blend
+        for blend in (Blend({"codes": 0.5, "item": 1.5}, -2.0), Blend({"codes": 0.5}, -2.0, 0.3)):
+            assert Blend.from_dict(blend.to_dict()) == blend
 
     def test_seen_items(self):
         histories = torch.tensor([[PADDING, 3, 1], [0, 0, 2]])

@@ -95,16 +95,18 @@ def compare(
 
 def _print(found: "Comparison") -> None:
     """Print the means of both rankings, and what was done."""
-    from resid.comparison.tables import METRICS, RULES
+    from resid.comparison.tables import COLD_COLUMNS, METRICS, RULES, cold_cells
 
+    cold = "cold_items" in found.record["protocol"]
     for ranking, (title, rule) in RULES.items():
         table = Table(title=f"{title}: {rule}", title_justify="left")
         table.add_column("method", overflow="fold")
-        for metric in METRICS.values():
-            table.add_column(metric, no_wrap=True)
+        for column in COLD_COLUMNS if cold else METRICS.values():
+            table.add_column(column, no_wrap=not cold)
         for row in found.record["rows"]:
             values = row["mean"].get(ranking)
-            table.add_row(escape(row["name"]), *(f"{values[m]:.4f}" for m in METRICS) if values else ("failed",))
+            cells = cold_cells(row, ranking) if cold else [f"{values[m]:.4f}" for m in METRICS if values]
+            table.add_row(escape(row["name"]), *(cells or ["failed"]))
         output.print(table)
     text = f"Ran {counted(found.n_run, 'run')}" if found.n_run else "Everything is there already; nothing was run"
     output.print(f"{text}. See {found.folder / 'table.md'}", highlight=False, markup=False, soft_wrap=True)

@@ -127,9 +127,7 @@ def hide_newest(data: Dataset, share: float = 0.1) -> ColdItems:
         raise InputError(
             f"a share of {share} of {counted(data.n_items, 'item')} is {count}; choose another share, or a Dataset with more items."
         )
-    order = _appearance(data)
-    is_new = np.zeros(data.n_items, dtype=bool)
-    is_new[np.argsort(-order, kind="stable")[:count]] = True
+    is_new = newest_items(data, share)
     cold = ColdItems(
         data, _without(data, is_new), is_new, float(share), BY_POSITION if data.first_seen is None else BY_TIME
     )
@@ -147,8 +145,8 @@ def hide_newest(data: Dataset, share: float = 0.1) -> ColdItems:
     return cold
 
 
-def _appearance(data: Dataset) -> NDArray[np.float64]:
-    """Return a number by which items are ordered by their appearance, shape (n_items,)."""
+def newest_items(data: Dataset, share: float) -> NDArray[np.bool_]:
+    """Return which items appeared last, a share of all, shape (n_items,); see `hide_newest` for the order."""
     lengths, items = np.diff(data.offsets), np.asarray(data.sequence)
     starts = np.repeat(data.offsets[:-1], lengths)
     relative = (np.arange(len(items)) - starts) / np.maximum(np.repeat(lengths, lengths) - 1, 1)
@@ -157,9 +155,9 @@ def _appearance(data: Dataset) -> NDArray[np.float64]:
     counts = np.maximum(np.bincount(items, minlength=data.n_items), 1)
     mean = np.bincount(items, weights=relative, minlength=data.n_items) / counts
     first = earliest if data.first_seen is None else data.first_seen
-    places = np.empty(data.n_items)
-    places[np.lexsort((mean, first))] = np.arange(data.n_items)
-    return places
+    newest = np.zeros(data.n_items, dtype=bool)
+    newest[np.lexsort((mean, first))[data.n_items - round(share * data.n_items) :]] = True
+    return newest
 
 
 def _without(data: Dataset, hidden: NDArray[np.bool_]) -> Dataset:

@@ -278,7 +278,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     @cached_property
     def _untrained(self) -> UntrainedCodes:
-        return UntrainedCodes(self.ids_, self.catalogue_.n_fitted)
+        return UntrainedCodes(self.ids_, np.arange(len(self.ids_)) < self.catalogue_.n_fitted)
 
     def _own_vectors(self) -> NDArray[np.float32] | None:
         return None if self.model_.vectors is None else self.model_.vectors.cpu().numpy()

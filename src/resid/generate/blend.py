@@ -6,7 +6,7 @@ serve targets far down the ranking; fitted among the items that are re-ranked, t
 items of the history get a bias.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 SEEN = "seen"  # the name of the bias of items of the history
+BIAS = "bias"  # the name of the bias of all items of a blend
 _RIDGE = 1e-3  # of the squared bias, which grows without bound if no target repeats an item of its history
 _USERS = 512  # whose scores are combined at a time
 
@@ -29,10 +30,13 @@ class Blend:
         The weight of every score by name.
     seen_bias : float
         Added to the blended score of items of the history.
+    bias : float
+        Added to every blended score; it matters where other items have other weights.
     """
 
     weights: Mapping[str, float]
     seen_bias: float = 0.0
+    bias: float = 0.0
 
     def combine(self, scores: Mapping[str, Tensor], seen: Tensor) -> Tensor:
         """Return the blended scores; a score that is missing is left out.
@@ -47,16 +51,17 @@ class Blend:
         total = self.seen_bias * seen.to(next(iter(scores.values())).dtype)
         for name, values in scores.items():
             total = total + self.weights.get(name, 0.0) * values
-        return total
+        return total + self.bias if self.bias else total
 
     def to_dict(self) -> dict[str, float]:
-        """Return weights and bias as a dictionary of JSON values."""
-        return {**self.weights, SEEN: self.seen_bias}
+        """Return weights and biases as a dictionary of JSON values."""
+        return {**self.weights, SEEN: self.seen_bias, **({BIAS: self.bias} if self.bias else {})}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, float]) -> "Blend":
         """Undo `to_dict`."""
-        return cls({name: value for name, value in values.items() if name != SEEN}, values[SEEN])
+        weights = {name: value for name, value in values.items() if name not in (SEEN, BIAS)}
+        return cls(weights, values[SEEN], values.get(BIAS, 0.0))
 
 
 def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Blend:
@@ -71,7 +76,51 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
     targets
         The position of the target among the candidates, shape (users,).
     """
-    names, n_users = list(scores), len(targets)
+    start = np.append(np.full(len(scores), 1 / len(scores)), 0.0)
+    found = _minimize([*scores.values(), seen], targets, start)
+    return Blend({name: float(value) for name, value in zip(scores, found[:-1], strict=True)}, float(found[-1]))
+
+
+def fit_added_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor, added: Tensor, blend: Blend) -> Blend:
+    """Return the blend of added items, given that of the others: weights of their own, and a bias against or for them.
+
+    The scores of an added item are those of the items that stand in for it, so they say less, and the highest of them are lower than
+    those of an item that was trained on.
+
+    Parameters
+    ----------
+    scores, seen, targets
+        As for `fit_blend`.
+    added
+        Which candidates are scored as added items, boolean, shape (users, candidates).
+    blend
+        Of the other items; its bias of seen items applies to added ones, too.
+    """
+    mine = added.to(next(iter(scores.values())).dtype)
+    fixed = torch.where(added, blend.seen_bias * seen, blend.combine(scores, seen))
+    start = np.append([blend.weights[name] for name in scores], 0.0)
+    found = _minimize([*(values * mine for values in scores.values()), mine], targets, start, fixed)
+    weights = {name: float(value) for name, value in zip(scores, found[:-1], strict=True)}
+    return Blend(weights, blend.seen_bias, float(found[-1]))
+
+
+def _minimize(
+    features: Sequence[Tensor], targets: Tensor, start: np.ndarray, fixed: Tensor | None = None
+) -> np.ndarray:
+    """Return the weights of features that minimize the cross-entropy of targets; only the last may be negative.
+
+    Parameters
+    ----------
+    features
+        Each of shape (users, candidates).
+    targets
+        The position of the target among the candidates, shape (users,).
+    start
+        From where to search, shape (features,).
+    fixed
+        What is added to the weighted sum, shape (users, candidates).
+    """
+    n_users = len(targets)
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         gradient = np.zeros(len(values))
@@ -80,21 +129,21 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
         for first in range(0, n_users, _USERS):
             some = slice(first, first + _USERS)
             # In double precision, as the noise of single precision would end the search early.
-            features = [*(scores[name][some].double() for name in names), seen[some].double()]
+            own = [feature[some].double() for feature in features]
             index = targets[some, None]
-            weighted = [float(value) * feature for value, feature in zip(values, features, strict=True)]
+            weighted = [float(value) * feature for value, feature in zip(values, own, strict=True)]
+            weighted += [] if fixed is None else [fixed[some].double()]
             log_probs = torch.stack(weighted).sum(dim=0).log_softmax(dim=1)
             total -= float(log_probs.gather(1, index).sum()) / n_users
             probs = log_probs.exp_()
-            for number, feature in enumerate(features):
+            for number, feature in enumerate(own):
                 expected, observed = (probs * feature).sum(), feature.gather(1, index).sum()
                 gradient[number] += float(expected - observed) / n_users
         return total, gradient
 
-    start = np.append(np.full(len(names), 1 / len(names)), 0.0)
-    bounds = [(0.0, None)] * len(names) + [(None, None)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
-    return Blend({name: float(value) for name, value in zip(names, found[:-1], strict=True)}, float(found[-1]))
+    bounds = [(0.0, None)] * (len(start) - 1) + [(None, None)]
+    found: np.ndarray = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
+    return found
 
 
 def seen_items(histories: Tensor, items: Tensor) -> Tensor:

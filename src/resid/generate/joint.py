@@ -11,6 +11,8 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
+Items that are added to a fitted model have weights and a bias of their own, which are fitted on validation users as well: the items that
+appeared last are scored as if they had been added.
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
@@ -18,9 +20,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
@@ -38,11 +41,13 @@ from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
-from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
+from resid.generate.blend import SEEN, Blend, fit_added_blend, fit_blend, seen_items
 from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
-from resid.generate.prefix_tree import PrefixTree
+from resid.generate.new_items import same_map
+from resid.generate.prefix_tree import PrefixTree, UntrainedCodes
 from resid.generate.settings import JointSettings
+from resid.generate.stand_ins import fill_unseen, stand_ins, with_rows
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
@@ -52,9 +57,13 @@ from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
+ADDED = "added"  # the name of the bias of added items
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
-_NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
+_AS_ADDED = (
+    0.1  # share of the items, those that appeared last, that are scored as added ones to fit the weights of these
+)
+_ADDED_TARGETS = 50  # proposed targets among them that weights need; with fewer, added items have those of the others
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -137,6 +146,14 @@ class JointModel(LevelwiseModel):
         return super().next_level(memory[:, 1], state, codes)
 
 
+class _Proposed(NamedTuple):
+    """The items that are proposed to users, and which of them are in the history, both (users, n), and the target's place, (users,)."""
+
+    items: Tensor
+    seen: Tensor
+    targets: Tensor
+
+
 @register("generator", "joint")
 class JointGenerator(Generator[JointSettings, JointModel]):
     """Generates codes and re-ranks the items that they lead to; see the module.
@@ -150,10 +167,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     ----------
     blend_ : Blend
         The weights of the scores.
+    added_blend_ : Blend or None
+        Those of items that are added to the fitted model; None if they are the same.
     """
 
     settings_class = JointSettings
     blend_: Blend
+    added_blend_: Blend | None = None
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -185,12 +205,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         vars(self).pop("_stand_ins", None)  # of an earlier fit
         counted = "cooccurrence" in self.settings.scores
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
-        self.blend_ = Blend({"codes": 1.0})
+        self.blend_, self.added_blend_ = Blend({"codes": 1.0}), None
         super().fit(data, ids, embeddings, runtime=runtime)
         self.fitted = False  # until the blend is there
         self.parts_ = {"encoder": self._encoder} if self._encoder is not None else {}
         self._vectors = {}
         self.blend_ = self._fit_blend(data.validation)
+        self.added_blend_ = self._fit_added_blend(data)
         self.fitted = True
         return self
 
@@ -282,13 +303,23 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         scores = self._scores(recent, memory, None, self._code_scores(tree, recent, memory))
         scores = {name: values if name == "codes" else values[:, items] for name, values in scores.items()}
         seen = _seen(recent, len(self.catalogue_))[:, items]
-        return items.expand(len(recent), -1), self.blend_.combine(scores, seen)
+        return items.expand(len(recent), -1), self._combine(scores, seen, items)
 
     def _blend_some(self, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
         """Return the blended scores of items, -1 for none, shape (users, n); `codes` are their log-probabilities."""
         known = items.clamp_min(0)
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
-        return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
+        return self._combine(scores, seen_items(recent, known), known).masked_fill(items < 0, -torch.inf)
+
+    def _combine(self, scores: dict[str, Tensor], seen: Tensor, items: Tensor) -> Tensor:
+        """Return the blended scores of items, shape (users, n); `items` are their indices, shape (n,) or (users, n)."""
+        blended = self.blend_.combine(scores, seen)
+        if self.added_blend_ is None or not self.catalogue_.added:
+            return blended
+        return torch.where(self._are_added(items), self.added_blend_.combine(scores, seen), blended)
+
+    def _are_added(self, items: Tensor) -> Tensor:
+        return items >= self.catalogue_.n_fitted
 
     @torch.inference_mode()
     def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
@@ -296,11 +327,14 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         recent = self.recent(histories)
         memory, chosen = self.model_.encode_histories(recent), torch.from_numpy(items).to(recent.device)
         codes = score_codes(self.model_, memory, self.model_.codes[chosen])
+        added, own = self._are_added(chosen), self.added_blend_ or self.blend_
         found = {
-            name: self.blend_.weights.get(name, 0.0) * values
+            name: torch.where(added, own.weights.get(name, 0.0), self.blend_.weights.get(name, 0.0)) * values
             for name, values in self._scores(recent, memory, chosen, codes).items()
         }
         found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
+        if self.catalogue_.added:
+            found[ADDED] = own.bias * added
         return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
 
     def score_tables(self) -> tuple[dict[str, NDArray[np.float32]], CoOccurrence | None]:
@@ -374,7 +408,58 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
         """Fit the weights where they are used: on the items proposed to validation users whose target is among them."""
-        tree, numbers = self._full_tree
+        scores, proposed = self._proposed_scores(validation, *self._full_tree)
+        if not len(proposed.targets):
+            log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
+            return Blend({"codes": 1.0})
+        blend = fit_blend(scores, proposed.seen, proposed.targets)
+        if any(blend.weights.values()):
+            return blend
+        log.warning("no score finds the targets of validation users; items are ranked by codes alone")
+        return Blend({"codes": 1.0})
+
+    @torch.inference_mode()
+    def _fit_added_blend(self, data: Dataset) -> Blend | None:
+        """Fit the weights of added items on validation users: the items that appeared last are scored as if they were added.
+
+        They are the share of items that the protocol ``cold-items`` hides. The network has learned from them, so the scores of their
+        stand-ins are a little better than those of real new items.
+        """
+        from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
+
+        hidden = newest_items(data, _AS_ADDED)
+        if not hidden.any() or not any(self.blend_.weights.values()):
+            return None
+        tree, numbers = self._make_tree(self.catalogue_.by_popularity)
+        tree.replace_untrained(UntrainedCodes(self.ids_, ~hidden), numbers)
+        vectors, counts = self._vectors_if_added(data, hidden), np.where(hidden, 0, self.catalogue_.counts)
+        try:
+            self._vectors = {}
+            vars(self)["_stand_ins"] = stand_ins(counts, self.ids_, vectors)
+            scores, proposed = self._proposed_scores(data.validation, tree, numbers)
+        finally:
+            self._vectors = {}
+            vars(self).pop("_stand_ins", None)
+        added = torch.from_numpy(hidden)[proposed.items]
+        if int(added.gather(1, proposed.targets[:, None]).sum()) < _ADDED_TARGETS:
+            return None
+        return fit_added_blend(scores, proposed.seen, proposed.targets, added, self.blend_)
+
+    def _vectors_if_added(self, data: Dataset, hidden: NDArray[np.bool_]) -> NDArray[np.float32] | None:
+        """Return the item vectors, those of hidden items made as those of new items are: by the encoder, which does not know them."""
+        if self.model_.vectors is None:
+            return None
+        vectors = self.model_.vectors.cpu().numpy().copy()
+        if self._encoder is not None:
+            table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
+            found = self._encoder.embed_listed(NewItems(table, codes, [[]] * len(table), self.catalogue_))
+            vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
+        return vectors
+
+    def _proposed_scores(
+        self, validation: Split, tree: PrefixTree, numbers: Indices
+    ) -> "tuple[dict[str, Tensor], _Proposed]":
+        """Return the scores of the items that are proposed to validation users whose target is among them."""
         parts: dict[str, list[Tensor]] = {}
         for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
             recent = self.recent(batch.histories)
@@ -383,19 +468,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
             found = hits.any(dim=1)
             values = self._scores(recent, memory, items, codes)
-            values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1)}
+            values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1), "items": items}
             for name, value in values.items():
                 parts.setdefault(name, []).append(value[found].cpu())
-        if not any(len(some) for some in parts.get("target", [])):
-            log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
-            return Blend({"codes": 1.0})
         joined = {name: torch.cat(some) for name, some in parts.items()}
-        seen, targets = joined.pop(SEEN), joined.pop("target")
-        blend = fit_blend(joined, seen, targets)
-        if any(blend.weights.values()):
-            return blend
-        log.warning("no score finds the targets of validation users; items are ranked by codes alone")
-        return Blend({"codes": 1.0})
+        proposed = _Proposed(*(joined.pop(name, torch.empty(0)) for name in ("items", SEEN, "target")))
+        return joined, proposed
 
     def _propose(
         self,
@@ -420,13 +498,17 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         """See `Generator.grow`.
 
         The codes of a new item score as those of its leaf (`UntrainedCodes`); for the other scores it has `stand_ins`, as every item
-        that training never saw.
+        that training never saw. In a history, it counts for the co-occurrence as they do.
         """
         grown = super().grow(new)
         arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
-        if self._cooccurrence is not None:  # a new item has an empty row
-            ends = grown.artifact.arrays["cooccurrence.indptr"]
-            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
+        if self._cooccurrence is not None:
+            codes = grown.artifact.tables["ids"].drop("item").to_numpy()
+            ids, vectors = SemanticIds(codes, self.ids_.level_sizes), grown.artifact.arrays.get("vectors")
+            weights = stand_ins(new.catalogue.counts, ids, vectors)
+            arrays |= {
+                f"cooccurrence.{name}": a for name, a in with_rows(self._cooccurrence, len(new), weights).items()
+            }
         sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
         return replace(
             grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
@@ -438,12 +520,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if self._cooccurrence is not None:
             arrays |= {f"cooccurrence.{name}": array for name, array in self._cooccurrence.arrays().items()}
         facts = {**content["facts"], "blend": self.blend_.to_dict(), "field_sizes": self._field_sizes}
+        if self.added_blend_ is not None:
+            facts["added_blend"] = self.added_blend_.to_dict()
         return {**content, "facts": facts, "arrays": arrays}
 
     def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
         self._field_codes, self._field_sizes = artifact.arrays["field_codes"], artifact.facts["field_sizes"]
         self._encoder, self._cooccurrence, self._vectors = None, None, {}
         self.blend_ = Blend.from_dict(artifact.facts["blend"])
+        added = artifact.facts.get("added_blend")  # of a model of an earlier version, there is none
+        self.added_blend_ = Blend.from_dict(added) if added else None
         prefix = "cooccurrence."
         if counts := {k.removeprefix(prefix): v for k, v in artifact.arrays.items() if k.startswith(prefix)}:
             self._cooccurrence = CoOccurrence.from_arrays(counts, catalogue)
@@ -455,59 +541,6 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         encoder = model.parts_.get("encoder")
         model._encoder = encoder if isinstance(encoder, Encoder) and model.settings.uses_encoder else None
         return model
-
-
-def stand_ins(
-    counts: NDArray[np.int64], ids: SemanticIds, vectors: NDArray[np.float32] | None
-) -> sparse.csr_array | None:
-    """Return which seen items stand in for each item: itself, or the most similar ones if training never saw it.
-
-    Parameters
-    ----------
-    counts
-        Training counts, shape (items,).
-    ids
-        The IDs of the items. Without vectors, all seen items of the smallest subtree that has any are the most similar ones.
-    vectors
-        Item vectors, shape (items, d), or None. With them, the `_NEIGHBORS` seen items with the highest cosine are.
-
-    Returns
-    -------
-    sparse array or None
-        Shape (items, items), rows sum to 1; None if all items were seen, or none.
-    """
-    unseen, seen = np.flatnonzero(counts == 0), np.flatnonzero(counts)
-    if not len(unseen) or not len(seen):
-        return None
-    pairs = [np.column_stack([seen, seen])]
-    if vectors is not None:
-        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        step = max(1, _CHUNK_SCORES // len(seen))
-        for some in np.split(unseen, range(step, len(unseen), step)):
-            few = min(_NEIGHBORS, len(seen))
-            nearest = np.argpartition(-(units[some] @ units[seen].T), few - 1, axis=1)[:, :few]
-            pairs.append(np.column_stack([np.repeat(some, few), seen[nearest.ravel()]]))
-    else:
-        left = unseen
-        for depth in range(ids.levels - 1, -1, -1):
-            nodes = ids.node_of(depth)
-            alike = nodes[left, None] == nodes[None, seen]
-            row, column = np.nonzero(alike)
-            pairs.append(np.column_stack([left[row], seen[column]]))
-            left = left[~alike.any(axis=1)]
-    rows, columns = np.concatenate(pairs).T
-    weights = (1 / np.bincount(rows, minlength=len(counts)))[rows].astype(np.float32)
-    return sparse.csr_array((weights, (rows, columns)), shape=(len(counts), len(counts)))
-
-
-def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
-    """Return item vectors, shape (items, d), those of unseen items replaced by the means of their `stand_ins`."""
-    if weights is None:
-        return vectors
-    unseen = np.flatnonzero(weights.diagonal() == 0)
-    filled = vectors.clone()
-    filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
-    return filled
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

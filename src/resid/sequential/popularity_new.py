@@ -48,11 +48,11 @@ class PopularityNew(Popularity):
     def _scores(self) -> NDArray[np.float32]:
         """The score of every item, positive for added ones and at most 0 for the others; shape (n_items,)."""
         catalogue = self.catalogue_
-        scores = catalogue.log_shares.copy()
-        popularity = field_popularity(catalogue)
+        counts = catalogue.counts + 1
+        scores = np.log(counts / counts[: catalogue.n_fitted].sum())
         # Above the others, in the order of their fields: logarithms of shares are not positive.
-        scores[catalogue.n_fitted :] = 1 / (1 - popularity[catalogue.n_fitted :])
-        return scores
+        scores[catalogue.n_fitted :] = 1 / (1 - field_popularity(catalogue)[catalogue.n_fitted :])
+        return scores.astype(np.float32)
 
     def grow(self, new: NewItems) -> Grown:
         """See `Recommender.grow`; the nearest items are the most popular ones, as nothing else is known."""
