@@ -17,6 +17,8 @@ from torch import Tensor
 SEEN = "seen"  # the name of the bias of items of the history
 BIAS = "bias"  # the name of the bias of all items of a blend
 _RIDGE = 1e-3  # of the squared bias, which grows without bound if no target repeats an item of its history
+_MOST_LOST = 0.015  # share of their Recall@10 that targets may lose to added items
+_TOP, _LARGEST_BIAS, _STEPS = 10, 20.0, 20
 _USERS = 512  # whose scores are combined at a time
 
 
@@ -84,8 +86,8 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
 def fit_added_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor, added: Tensor, blend: Blend) -> Blend:
     """Return the blend of added items, given that of the others: weights of their own, and a bias against or for them.
 
-    The scores of an added item are those of the items that stand in for it, so they say less, and the highest of them are lower than
-    those of an item that was trained on.
+    What is known of an added item are its fields, so its scores say less than those of an item that was trained on. The weights
+    minimize the cross-entropy of targets; the bias is at most that for which the other targets lose `_MOST_LOST` of their recall.
 
     Parameters
     ----------
@@ -101,7 +103,33 @@ def fit_added_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor,
     start = np.append([blend.weights[name] for name in scores], 0.0)
     found = _minimize([*(values * mine for values in scores.values()), mine], targets, start, fixed)
     weights = {name: float(value) for name, value in zip(scores, found[:-1], strict=True)}
-    return Blend(weights, blend.seen_bias, float(found[-1]))
+    own = Blend(weights, blend.seen_bias).combine(scores, seen)
+    bias = _largest_bias(own, blend.combine(scores, seen), targets, added)
+    return Blend(weights, blend.seen_bias, min(float(found[-1]), bias))
+
+
+def _largest_bias(own: Tensor, others: Tensor, targets: Tensor, added: Tensor) -> float:
+    """Return the largest bias of added items at which the Recall@10 of other targets loses at most `_MOST_LOST`, by bisection.
+
+    Parameters
+    ----------
+    own, others
+        The blended scores of candidates as added items and as others, shape (users, candidates).
+    targets, added
+        As for `fit_added_blend`.
+    """
+    index = targets[:, None]
+    is_other = ~added.gather(1, index)[:, 0]
+
+    def found(bias: float) -> int:
+        total = torch.where(added, own + bias, others)
+        return int(((total > total.gather(1, index)).sum(dim=1) < _TOP)[is_other].sum())
+
+    least, low, high = (1 - _MOST_LOST) * found(-torch.inf), -_LARGEST_BIAS, _LARGEST_BIAS
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if found(middle) >= least else (low, middle)
+    return low
 
 
 def _minimize(

@@ -11,8 +11,8 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
-Items that are added to a fitted model have weights and a bias of their own, which are fitted on validation users as well: the items that
-appeared last are scored as if they had been added.
+Items that are added to a fitted model are scored by their fields, with weights and a bias of their own, which are fitted on validation
+users as well: there, the items that appeared last are scored as if they had been added.
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
@@ -30,6 +30,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
+from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
@@ -385,6 +386,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(self.model_.codes.device)
             found = fill_unseen(vectors, self._stand_ins)
+            if self.added_blend_ is not None:  # its weights are those of what the fields of added items say
+                found[self.catalogue_.n_fitted :] = vectors[self.catalogue_.n_fitted :]
             self._vectors[name] = found
         return found
 
@@ -428,13 +431,14 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
 
         hidden = newest_items(data, _AS_ADDED)
-        if not hidden.any() or not any(self.blend_.weights.values()):
+        if not hidden.any() or not self._embeds_new_items():
             return None
         tree, numbers = self._make_tree(self.catalogue_.by_popularity)
         tree.replace_untrained(UntrainedCodes(self.ids_, ~hidden), numbers)
-        vectors, counts = self._vectors_if_added(data, hidden), np.where(hidden, 0, self.catalogue_.counts)
+        table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
+        new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
+        vectors, counts = self._vectors_if_added(new, hidden), np.where(hidden, 0, self.catalogue_.counts)
         try:
-            self._vectors = {}
             vars(self)["_stand_ins"] = stand_ins(counts, self.ids_, vectors)
             scores, proposed = self._proposed_scores(data.validation, tree, numbers)
         finally:
@@ -445,15 +449,34 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             return None
         return fit_added_blend(scores, proposed.seen, proposed.targets, added, self.blend_)
 
-    def _vectors_if_added(self, data: Dataset, hidden: NDArray[np.bool_]) -> NDArray[np.float32] | None:
-        """Return the item vectors, those of hidden items made as those of new items are: by the encoder, which does not know them."""
-        if self.model_.vectors is None:
-            return None
-        vectors = self.model_.vectors.cpu().numpy().copy()
-        if self._encoder is not None:
-            table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
-            found = self._encoder.embed_listed(NewItems(table, codes, [[]] * len(table), self.catalogue_))
+    def _embeds_new_items(self) -> bool:
+        """Return whether the encoder has vectors for new items; without them, the model takes none."""
+        try:
+            if self._encoder is not None:
+                self._encoder.check_growth()
+        except InputError:
+            return False
+        return True
+
+    def _vectors_if_added(self, new: NewItems, hidden: NDArray[np.bool_]) -> NDArray[np.float32] | None:
+        """Return the item vectors, and set those of the scores, as they are if hidden items are added as the new items `new`."""
+        places = torch.from_numpy(hidden)
+        rows = self._item_tables()[0].weight
+        trained = rows[places].clone()
+        rows[places] = torch.from_numpy(next(iter(self._new_rows(new).values()))).to(rows)
+        self._vectors = {"item": self.model_.trunk.candidates().detach().clone()}
+        rows[places] = trained
+        vectors = None if self.model_.vectors is None else self.model_.vectors.cpu().numpy().copy()
+        if self._encoder is None:
+            return vectors
+        found = self._encoder.embed_listed(new)
+        if vectors is not None:
             vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
+        if self._encoder.ranks_items:
+            grown = Encoder.from_artifact(self._encoder.grow(new, found))
+            own = self._encoder.candidates().detach().to(rows.device).clone()
+            own[places] = grown.candidates()[-len(new) :].to(own)
+            self._vectors["encoder"] = own
         return vectors
 
     def _proposed_scores(
@@ -497,8 +520,9 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def grow(self, new: NewItems) -> Grown:
         """See `Generator.grow`.
 
-        The codes of a new item score as those of its leaf (`UntrainedCodes`); for the other scores it has `stand_ins`, as every item
-        that training never saw. In a history, it counts for the co-occurrence as they do.
+        The codes of a new item score as those of its leaf (`UntrainedCodes`). Its item and encoder scores are those of its fields, and
+        the co-occurrence that of its `stand_ins`, both among the items that are scored and in a history. Without weights of their own
+        (`added_blend_`), new items have all scores of their stand-ins.
         """
         grown = super().grow(new)
         arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
