@@ -111,7 +111,7 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     else:
         runtime = Runtime(fabric=fabric, progress=reports)
         model = fit(data, recipe, task.folder, runtime=runtime, stages=order["stages"])
-    about = {"environment": describe_environment(order["accelerator"], order["precision"])}
+    about: dict[str, Any] = {"environment": describe_environment(order["accelerator"], order["precision"])}
     with measured(task.folder / EVALUATION, fabric.device if fabric is not None else None):
         if task.split == COLD_ITEMS:
             reports.step("Evaluation of new and old targets")

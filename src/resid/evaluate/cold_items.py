@@ -117,11 +117,10 @@ def evaluate_cold_items(
     """
     model.require_data(cold.known)
     windows, index = cold.windows_without()
-    without = [np.full(len(cold.windows), NOT_FOUND, dtype=np.int64) for _ in range(2)]
-    for each, ranks in zip(without, model.ranks(windows, k, progress=progress, **options), strict=True):
-        each[index] = ranks
+    kept_without, dropped_without = (np.full(len(cold.windows), NOT_FOUND, dtype=np.int64) for _ in range(2))
+    kept_without[index], dropped_without[index] = model.ranks(windows, k, progress=progress, **options)
     model.add_items(cold.new_items(model.catalogue_))
     kept, dropped = model.ranks(cold.windows, k, progress=progress, **options)
     asked = np.zeros(len(cold.windows), dtype=bool)
     asked[index] = True
-    return ColdEvaluation(cold, k, kept, dropped, *without, asked)
+    return ColdEvaluation(cold, k, kept, dropped, kept_without, dropped_without, asked)

@@ -6,7 +6,7 @@ serve targets far down the ranking; fitted among the items that are re-ranked, t
 items of the history get a bias.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ SEEN = "seen"  # the name of the bias of items of the history
 BIAS = "bias"  # the name of the bias of all items of a blend
 _RIDGE = 1e-3  # of the squared bias, which grows without bound if no target repeats an item of its history
 _MOST_LOST = 0.015  # share of their Recall@10 that targets may lose to added items
-_TOP, _LARGEST_BIAS, _STEPS = 10, 20.0, 20
+_LARGEST_BIAS, _STEPS = 20.0, 20
+TOP = 10  # items that are recommended
 _USERS = 512  # whose scores are combined at a time
 
 
@@ -78,77 +79,7 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
     targets
         The position of the target among the candidates, shape (users,).
     """
-    start = np.append(np.full(len(scores), 1 / len(scores)), 0.0)
-    found = _minimize([*scores.values(), seen], targets, start)
-    return Blend({name: float(value) for name, value in zip(scores, found[:-1], strict=True)}, float(found[-1]))
-
-
-def fit_added_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor, added: Tensor, blend: Blend) -> Blend:
-    """Return the blend of added items, given that of the others: weights of their own, and a bias against or for them.
-
-    What is known of an added item are its fields, so its scores say less than those of an item that was trained on. The weights
-    minimize the cross-entropy of targets; the bias is at most that for which the other targets lose `_MOST_LOST` of their recall.
-
-    Parameters
-    ----------
-    scores, seen, targets
-        As for `fit_blend`.
-    added
-        Which candidates are scored as added items, boolean, shape (users, candidates).
-    blend
-        Of the other items; its bias of seen items applies to added ones, too.
-    """
-    mine = added.to(next(iter(scores.values())).dtype)
-    fixed = torch.where(added, blend.seen_bias * seen, blend.combine(scores, seen))
-    start = np.append([blend.weights[name] for name in scores], 0.0)
-    found = _minimize([*(values * mine for values in scores.values()), mine], targets, start, fixed)
-    weights = {name: float(value) for name, value in zip(scores, found[:-1], strict=True)}
-    own = Blend(weights, blend.seen_bias).combine(scores, seen)
-    bias = _largest_bias(own, blend.combine(scores, seen), targets, added)
-    return Blend(weights, blend.seen_bias, min(float(found[-1]), bias))
-
-
-def _largest_bias(own: Tensor, others: Tensor, targets: Tensor, added: Tensor) -> float:
-    """Return the largest bias of added items at which the Recall@10 of other targets loses at most `_MOST_LOST`, by bisection.
-
-    Parameters
-    ----------
-    own, others
-        The blended scores of candidates as added items and as others, shape (users, candidates).
-    targets, added
-        As for `fit_added_blend`.
-    """
-    index = targets[:, None]
-    is_other = ~added.gather(1, index)[:, 0]
-
-    def found(bias: float) -> int:
-        total = torch.where(added, own + bias, others)
-        return int(((total > total.gather(1, index)).sum(dim=1) < _TOP)[is_other].sum())
-
-    least, low, high = (1 - _MOST_LOST) * found(-torch.inf), -_LARGEST_BIAS, _LARGEST_BIAS
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if found(middle) >= least else (low, middle)
-    return low
-
-
-def _minimize(
-    features: Sequence[Tensor], targets: Tensor, start: np.ndarray, fixed: Tensor | None = None
-) -> np.ndarray:
-    """Return the weights of features that minimize the cross-entropy of targets; only the last may be negative.
-
-    Parameters
-    ----------
-    features
-        Each of shape (users, candidates).
-    targets
-        The position of the target among the candidates, shape (users,).
-    start
-        From where to search, shape (features,).
-    fixed
-        What is added to the weighted sum, shape (users, candidates).
-    """
-    n_users = len(targets)
+    names, n_users = list(scores), len(targets)
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         gradient = np.zeros(len(values))
@@ -157,21 +88,41 @@ def _minimize(
         for first in range(0, n_users, _USERS):
             some = slice(first, first + _USERS)
             # In double precision, as the noise of single precision would end the search early.
-            own = [feature[some].double() for feature in features]
+            features = [*(scores[name][some].double() for name in names), seen[some].double()]
             index = targets[some, None]
-            weighted = [float(value) * feature for value, feature in zip(values, own, strict=True)]
-            weighted += [] if fixed is None else [fixed[some].double()]
+            weighted = [float(value) * feature for value, feature in zip(values, features, strict=True)]
             log_probs = torch.stack(weighted).sum(dim=0).log_softmax(dim=1)
             total -= float(log_probs.gather(1, index).sum()) / n_users
             probs = log_probs.exp_()
-            for number, feature in enumerate(own):
+            for number, feature in enumerate(features):
                 expected, observed = (probs * feature).sum(), feature.gather(1, index).sum()
                 gradient[number] += float(expected - observed) / n_users
         return total, gradient
 
-    bounds = [(0.0, None)] * (len(start) - 1) + [(None, None)]
-    found: np.ndarray = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
-    return found
+    start = np.append(np.full(len(names), 1 / len(names)), 0.0)
+    bounds = [(0.0, None)] * len(names) + [(None, None)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
+    return Blend({name: float(value) for name, value in zip(names, found[:-1], strict=True)}, float(found[-1]))
+
+
+def largest_bias(targets: Tensor, above: Tensor, added: Tensor) -> float:
+    """Return the largest bias of added items at which the Recall@10 of other targets loses at most 1.5%, by bisection.
+
+    Parameters
+    ----------
+    targets
+        The blended score of every target that is among the ten best items without the added ones, shape (users,).
+    above
+        How many of the others are above it, shape (users,).
+    added
+        The ten highest scores of added items without a bias, shape (users, n).
+    """
+    least, low, high = (1 - _MOST_LOST) * len(targets), -_LARGEST_BIAS, _LARGEST_BIAS
+    for _ in range(_STEPS):
+        bias = (low + high) / 2
+        found = int((above + (added + bias > targets[:, None]).sum(dim=1) < TOP).sum())
+        low, high = (bias, high) if found >= least else (low, bias)
+    return low
 
 
 def seen_items(histories: Tensor, items: Tensor) -> Tensor:

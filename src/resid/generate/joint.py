@@ -11,8 +11,8 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
-Items that are added to a fitted model are scored by their fields, with weights and a bias of their own, which are fitted on validation
-users as well: there, the items that appeared last are scored as if they had been added.
+Items that are added to a fitted model are all scored, by their fields and without codes, and have a bias that is chosen on validation
+users: there, the items that appeared last are scored as if they had been added.
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
@@ -20,7 +20,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import polars as pl
@@ -42,11 +42,11 @@ from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
-from resid.generate.blend import SEEN, Blend, fit_added_blend, fit_blend, seen_items
+from resid.generate.blend import SEEN, TOP, Blend, fit_blend, largest_bias, seen_items
 from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.new_items import same_map
-from resid.generate.prefix_tree import PrefixTree, UntrainedCodes
+from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
 from resid.generate.stand_ins import fill_unseen, stand_ins, with_rows
 from resid.nn import EncoderLayer, item_and_fields
@@ -62,9 +62,8 @@ ADDED = "added"  # the name of the bias of added items
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _AS_ADDED = (
-    0.1  # share of the items, those that appeared last, that are scored as added ones to fit the weights of these
+    0.1  # share of the items, those that appeared last, that are scored as added ones to choose the bias of these
 )
-_ADDED_TARGETS = 50  # proposed targets among them that weights need; with fewer, added items have those of the others
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -147,14 +146,6 @@ class JointModel(LevelwiseModel):
         return super().next_level(memory[:, 1], state, codes)
 
 
-class _Proposed(NamedTuple):
-    """The items that are proposed to users, and which of them are in the history, both (users, n), and the target's place, (users,)."""
-
-    items: Tensor
-    seen: Tensor
-    targets: Tensor
-
-
 @register("generator", "joint")
 class JointGenerator(Generator[JointSettings, JointModel]):
     """Generates codes and re-ranks the items that they lead to; see the module.
@@ -169,7 +160,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     blend_ : Blend
         The weights of the scores.
     added_blend_ : Blend or None
-        Those of items that are added to the fitted model; None if they are the same.
+        Those of items that are added to the fitted model; None if they are proposed and scored as all others are.
     """
 
     settings_class = JointSettings
@@ -282,7 +273,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         constrained: bool,
     ) -> tuple[Indices, Scores]:
         """Re-rank the items that the beams propose by their blended scores; see `Generator._best`."""
-        step = self._chunk(len(numbers)) if beam_size is None else len(histories)
+        added = self._scored_as_added(numbers)
+        step = (
+            self._chunk(len(numbers))
+            if beam_size is None
+            else max(1, min(len(histories), _CHUNK_SCORES // (len(added) + 1)))
+        )
         parts = []
         for first in range(0, len(histories), step):
             recent = self.recent(histories[first : first + step])
@@ -292,6 +288,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             else:
                 items, codes = self._propose(recent, memory, tree, numbers, beam_size, constrained=constrained)
                 blended = self._blend_some(recent, memory, items, codes)
+                if self.added_blend_ is not None and len(added):
+                    own, best = self._score_added(self.added_blend_, recent, memory, added).topk(
+                        min(k, len(added)), dim=1
+                    )
+                    blended = torch.cat([blended.masked_fill(self._are_added(items), -torch.inf), own], dim=1)
+                    items = torch.cat([items, added[best]], dim=1)
             best, place = blended.topk(min(k, blended.shape[1]), dim=1)
             chosen = items.gather(1, place).masked_fill(best == -torch.inf, -1)
             parts.append((_padded(chosen, k, -1), _padded(best, k, -np.inf)))
@@ -321,6 +323,17 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     def _are_added(self, items: Tensor) -> Tensor:
         return items >= self.catalogue_.n_fitted
+
+    def _scored_as_added(self, numbers: Indices) -> Tensor:
+        """Return the added items among some, all of which are scored: beams rarely lead to them, as codes are trained on others."""
+        chosen = numbers[numbers >= self.catalogue_.n_fitted] if self.added_blend_ is not None else numbers[:0]
+        return torch.from_numpy(chosen).to(self.model_.codes.device)
+
+    def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:
+        """Return the blended scores of added items, shape (n,), without codes; shape (users, n)."""
+        shape = (len(recent), len(items))
+        scores = self._scores(recent, memory, items, torch.zeros(shape, device=recent.device))
+        return blend.combine(scores, seen_items(recent, items.expand(shape)))
 
     @torch.inference_mode()
     def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
@@ -362,7 +375,10 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
 
     def _scores(self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor) -> dict[str, Tensor]:
-        """Return the available scores by name, each of shape (users, n); of all items if `items` is None."""
+        """Return the available scores by name, each of shape (users, n).
+
+        `items` are those of every user, shape (users, n), or the same for all, shape (n,), or all items if None.
+        """
         scores = {"codes": codes}
         if "item" in self.settings.scores:
             scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory[:, 0]), items)
@@ -375,8 +391,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def _dot_products(self, name: str, queries: Tensor, items: Tensor | None) -> Tensor:
         """Return the similarity of queries, shape (users, d), with the item vectors of a score; all items if None."""
         vectors = self._item_vectors(name)
-        if items is None:
-            return queries @ vectors.T
+        if items is None or items.ndim == 1:
+            return queries @ (vectors if items is None else vectors[items]).T
         return (vectors[items] @ queries[:, :, None])[:, :, 0]
 
     def _item_vectors(self, name: str) -> Tensor:
@@ -386,7 +402,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(self.model_.codes.device)
             found = fill_unseen(vectors, self._stand_ins)
-            if self.added_blend_ is not None:  # its weights are those of what the fields of added items say
+            if self.added_blend_ is not None:  # then added items are scored by their fields
                 found[self.catalogue_.n_fitted :] = vectors[self.catalogue_.n_fitted :]
             self._vectors[name] = found
         return found
@@ -401,8 +417,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
         if self._stand_ins is not None:
             found = found @ self._stand_ins.T
-        if items is None:
-            values = found.toarray()
+        if items is None or items.ndim == 1:
+            values = (found if items is None else found[:, items.cpu().numpy()]).toarray()
         else:
             rows = np.repeat(np.arange(len(items)), items.shape[1])
             values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
@@ -411,11 +427,24 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
         """Fit the weights where they are used: on the items proposed to validation users whose target is among them."""
-        scores, proposed = self._proposed_scores(validation, *self._full_tree)
-        if not len(proposed.targets):
+        tree, numbers = self._full_tree
+        parts: dict[str, list[Tensor]] = {}
+        for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
+            recent = self.recent(batch.histories)
+            memory = self.model_.encode_histories(recent)
+            items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
+            hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
+            found = hits.any(dim=1)
+            values = self._scores(recent, memory, items, codes)
+            values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1)}
+            for name, value in values.items():
+                parts.setdefault(name, []).append(value[found].cpu())
+        if not any(len(some) for some in parts.get("target", [])):
             log.warning("no target of a validation user is among the proposed items; items are ranked by codes alone")
             return Blend({"codes": 1.0})
-        blend = fit_blend(scores, proposed.seen, proposed.targets)
+        joined = {name: torch.cat(some) for name, some in parts.items()}
+        seen, targets = joined.pop(SEEN), joined.pop("target")
+        blend = fit_blend(joined, seen, targets)
         if any(blend.weights.values()):
             return blend
         log.warning("no score finds the targets of validation users; items are ranked by codes alone")
@@ -423,31 +452,47 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     @torch.inference_mode()
     def _fit_added_blend(self, data: Dataset) -> Blend | None:
-        """Fit the weights of added items on validation users: the items that appeared last are scored as if they were added.
+        """Choose the bias of added items on validation users: the items that appeared last are scored as if they were added.
 
-        They are the share of items that the protocol ``cold-items`` hides. The network has learned from them, so the scores of their
-        stand-ins are a little better than those of real new items.
+        They are the share of items that the protocol ``cold-items`` hides. The bias is the largest at which the other targets lose little
+        (`largest_bias`). Added items have the weights of the others, but for the codes, which say nothing that their fields do not.
         """
         from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
 
-        hidden = newest_items(data, _AS_ADDED)
-        if not hidden.any() or not self._embeds_new_items():
+        hidden, blend = (
+            newest_items(data, _AS_ADDED),
+            replace(self.blend_, weights={**self.blend_.weights, "codes": 0.0}),
+        )
+        if not hidden.any() or not any(blend.weights.values()) or not self._embeds_new_items():
             return None
-        tree, numbers = self._make_tree(self.catalogue_.by_popularity)
-        tree.replace_untrained(UntrainedCodes(self.ids_, ~hidden), numbers)
+        order = self.catalogue_.by_popularity
+        tree, numbers = self._make_tree(order[~hidden[order]])
+        places = torch.from_numpy(np.flatnonzero(hidden)).to(self.model_.codes.device)
         table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
         new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
         vectors, counts = self._vectors_if_added(new, hidden), np.where(hidden, 0, self.catalogue_.counts)
+        parts = []
         try:
             vars(self)["_stand_ins"] = stand_ins(counts, self.ids_, vectors)
-            scores, proposed = self._proposed_scores(data.validation, tree, numbers)
+            for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
+                recent = self.recent(batch.histories)
+                memory = self.model_.encode_histories(recent)
+                items, log_probs = self._propose(
+                    recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers))
+                )
+                blended = self._blend_some(recent, memory, items, log_probs)
+                hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
+                own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
+                above = (blended > own[:, None]).sum(dim=1)
+                added = self._score_added(blend, recent, memory, places)
+                best = added.topk(min(TOP, len(places)), dim=1).values
+                found = hits.any(dim=1) & (above < TOP)
+                parts.append([each[found].cpu() for each in (own, above, best)])
         finally:
             self._vectors = {}
             vars(self).pop("_stand_ins", None)
-        added = torch.from_numpy(hidden)[proposed.items]
-        if int(added.gather(1, proposed.targets[:, None]).sum()) < _ADDED_TARGETS:
-            return None
-        return fit_added_blend(scores, proposed.seen, proposed.targets, added, self.blend_)
+        own, above, best = (torch.cat(some) for some in zip(*parts, strict=True))
+        return replace(blend, bias=largest_bias(own, above, best)) if len(own) else None
 
     def _embeds_new_items(self) -> bool:
         """Return whether the encoder has vectors for new items; without them, the model takes none."""
@@ -479,25 +524,6 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             self._vectors["encoder"] = own
         return vectors
 
-    def _proposed_scores(
-        self, validation: Split, tree: PrefixTree, numbers: Indices
-    ) -> "tuple[dict[str, Tensor], _Proposed]":
-        """Return the scores of the items that are proposed to validation users whose target is among them."""
-        parts: dict[str, list[Tensor]] = {}
-        for batch in Batches(validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
-            recent = self.recent(batch.histories)
-            memory = self.model_.encode_histories(recent)
-            items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
-            hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
-            found = hits.any(dim=1)
-            values = self._scores(recent, memory, items, codes)
-            values |= {SEEN: seen_items(recent, items), "target": hits.float().argmax(dim=1), "items": items}
-            for name, value in values.items():
-                parts.setdefault(name, []).append(value[found].cpu())
-        joined = {name: torch.cat(some) for name, some in parts.items()}
-        proposed = _Proposed(*(joined.pop(name, torch.empty(0)) for name in ("items", SEEN, "target")))
-        return joined, proposed
-
     def _propose(
         self,
         recent: Tensor,
@@ -520,9 +546,9 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def grow(self, new: NewItems) -> Grown:
         """See `Generator.grow`.
 
-        The codes of a new item score as those of its leaf (`UntrainedCodes`). Its item and encoder scores are those of its fields, and
-        the co-occurrence that of its `stand_ins`, both among the items that are scored and in a history. Without weights of their own
-        (`added_blend_`), new items have all scores of their stand-ins.
+        The item and encoder scores of a new item are those of its fields, and the co-occurrence that of its `stand_ins`, both among the
+        items that are scored and in a history; codes do not count. Without `added_blend_`, its codes score as those of its leaf
+        (`UntrainedCodes`), and all other scores are those of its stand-ins.
         """
         grown = super().grow(new)
         arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}

@@ -1,6 +1,6 @@
 """Popularity: the most frequent items, the same for all users."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from resid.sequential.settings import PopularitySettings
 class Popularity(Recommender):
     """Recommends the most frequent items of the training histories; the score is the logarithm of their share."""
 
-    settings_class = PopularitySettings
+    settings_class: ClassVar[type[Settings]] = PopularitySettings
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or self.settings_class()

@@ -52,7 +52,8 @@ class PopularityNew(Popularity):
         scores = np.log(counts / counts[: catalogue.n_fitted].sum())
         # Above the others, in the order of their fields: logarithms of shares are not positive.
         scores[catalogue.n_fitted :] = 1 / (1 - field_popularity(catalogue)[catalogue.n_fitted :])
-        return scores.astype(np.float32)
+        found: NDArray[np.float32] = scores.astype(np.float32)
+        return found
 
     def grow(self, new: NewItems) -> Grown:
         """See `Recommender.grow`; the nearest items are the most popular ones, as nothing else is known."""
