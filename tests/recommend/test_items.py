@@ -1,11 +1,7 @@
 """New items: every model that can take them ranks them at once, IDs never move, and the rest of the model stays as it was."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -406,7 +402,7 @@ class TestCommands:
             model.add_items(new)
         assert len(resid.load(saved).lineage_) == 1
 
-    def test_an_error_or_a_kill_leaves_the_old_model(self, saved, new, tmp_path):
+    def test_an_error_or_a_kill_leaves_the_old_model(self, saved, new, forks):
         with pytest.raises(InputError, match="the model has no item"), change_model(saved, saved) as model:
             model.remove_items(
                 [model.catalogue_.item_ids[0]] * model.remove_items([model.catalogue_.item_ids[1]]) + ["gone"]
@@ -418,9 +414,7 @@ class TestCommands:
             "with change_model(sys.argv[1], sys.argv[1]) as model:\n    model.remove_items(sys.argv[2:])\n"
         )
         item = resid.load(saved).catalogue_.item_ids[0]
-        environment = os.environ | {"PYTHONPATH": str(Path(resid.__file__).parents[1])}
-        ended = subprocess.run([sys.executable, "-c", program, str(saved), item], env=environment, check=False)
-        assert ended.returncode == -signal.SIGKILL
+        assert forks.run([saved, item], program=program).code == -signal.SIGKILL
         assert not resid.load(saved).lineage_
         with change_model(saved, saved) as model:
             model.remove_items([item])
