@@ -125,33 +125,48 @@ def read_new_items(
     listed = cast_ids(listed, "item", catalogue.item_ids.dtype, table, item_column)
     if skip_known:
         listed = listed.filter(pl.Series(catalogue.find(listed["item"]) < 0))
+    return new_items_of(listed, catalogue, table.name, item_column)
+
+
+def new_items_of(listed: pl.DataFrame, catalogue: Catalogue, name: str, item_column: str = "item") -> NewItems:
+    """Return the items of a frame whose columns are those of the catalogue: ids, fields as they were read, kept columns.
+
+    Parameters
+    ----------
+    listed
+        The column ``item``, all fields, and other columns of the catalogue; what it lacks of these is missing.
+    catalogue
+        Of the model.
+    name, item_column
+        Of the table and of its id column, for messages.
+    """
     if (known := catalogue.find(listed["item"]) >= 0).any():
         names = listed["item"].filter(pl.Series(known))
         withdrawn = np.isin(catalogue.find(names), catalogue.withdrawn).any()
         raise InputError(
-            f"{table.name}, column '{item_column}': {counted(len(names), 'item is', 'items are')} in the model already, first "
+            f"{name}, column '{item_column}': {counted(len(names), 'item is', 'items are')} in the model already, first "
             f"{shown(names[0])}; {'restore withdrawn items, and ' if withdrawn else ''}leave the rows out."
         )
     codes = field_codes_of(listed, catalogue)
     unseen: list[list[str]] = [[] for _ in range(len(listed))]
-    for name, (code, column) in codes.items():
+    for field, (code, column) in codes.items():
         rows, values = np.arange(len(column)), column
-        if catalogue.kinds[name] == "tags":
+        if catalogue.kinds[field] == "tags":
             rows = np.repeat(rows, column.list.len().fill_null(0).to_numpy())
             values = column.drop_nulls().explode()
         for place in np.flatnonzero(code < 0):
-            unseen[rows[place]].append(f"{name}={values[int(place)]}")
+            unseen[rows[place]].append(f"{field}={values[int(place)]}")
         if unknown := int((code < 0).sum()):
             _log.warning(
                 "%s, field '%s': %d of %d values were not seen in training and count as missing",
-                *(table.name, name, unknown, len(code)),
+                *(name, field, unknown, len(code)),
             )
-    lacking = [name for name in catalogue.items.columns if name not in listed.columns]
+    lacking = [column for column in catalogue.items.columns if column not in listed.columns]
     if lacking:
-        _log.warning("%s has no column %s; it is missing for the new items", table.name, " and ".join(lacking))
+        _log.warning("%s has no column %s; it is missing for the new items", name, " and ".join(lacking))
     typed = [
-        listed[name].cast(dtype, strict=False) if name in listed.columns else pl.lit(None, dtype).alias(name)
-        for name, dtype in catalogue.items.schema.items()
+        listed[column].cast(dtype, strict=False) if column in listed.columns else pl.lit(None, dtype).alias(column)
+        for column, dtype in catalogue.items.schema.items()
     ]
     whole = listed.select(typed)
     return NewItems(whole, stacked_field_codes(codes, catalogue, len(listed)), unseen, catalogue.extended(whole))

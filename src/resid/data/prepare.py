@@ -188,7 +188,11 @@ def prepare(
     notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
     newest = engine.collect(kept.select(nw.col("timestamp").max()))["timestamp"]
     notes[LATEST] = Times.of(newest).values[0].item()
-    return build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    data = build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    first = engine.collect(kept.group_by("item").agg(nw.col("timestamp").min())).sort("item")["timestamp"]
+    if (appeared := Times.of(first)).scale is not None:
+        data.first_seen = appeared.values
+    return data
 
 
 def build_dataset(

@@ -268,7 +268,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _forget_trees(self) -> None:
         """Forget the prefix trees, as the IDs are others now."""
-        for name in ("_full_tree", "_untrained"):
+        for name in ("_full_tree", "_untrained", "_trained_items"):
             self.__dict__.pop(name, None)
         self._last_tree = None
 
@@ -281,9 +281,14 @@ class Generator(TrainedRecommender[_S, _M]):
 
     @cached_property
     def _untrained(self) -> UntrainedCodes:
+        return UntrainedCodes(self.ids_, self._trained_items)
+
+    @cached_property
+    def _trained_items(self) -> NDArray[np.bool_]:
+        """Which items the model was fitted to or has been updated with, shape (items,); the others were added."""
         place, catalogue = np.arange(len(self.catalogue_)), self.catalogue_
-        updated = (place < self.n_decoded) & (catalogue.counts > 0)
-        return UntrainedCodes(self.ids_, (place < catalogue.n_fitted) | updated)
+        trained: NDArray[np.bool_] = (place < catalogue.n_fitted) | ((place < self.n_decoded) & (catalogue.counts > 0))
+        return trained
 
     @property
     def n_decoded(self) -> int:

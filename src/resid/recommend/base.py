@@ -328,8 +328,8 @@ class Recommender(ShownModel, ExplainedModel, Part):
         Parameters
         ----------
         items
-            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed; values
-            that training never saw count as missing.
+            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed;
+            values that training never saw count as missing.
         item_column
             The name of the id column.
         separator, encoding
@@ -356,7 +356,15 @@ class Recommender(ShownModel, ExplainedModel, Part):
 
     def grow(self, new: NewItems) -> Grown:
         """Return the model with new items as plain data; see `add_items`."""
-        raise InputError(
+        raise self._cannot_grow()
+
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        if type(self).grow is Recommender.grow:
+            raise self._cannot_grow()
+
+    def _cannot_grow(self) -> InputError:
+        return InputError(
             f"a {type(self).__name__} knows items by their interactions alone and cannot take new items; fit it again, or use a "
             "model that reads item fields, such as the recipes resid or sasrec-fields."
         )
