@@ -232,7 +232,9 @@ def cold_tables(comparison: Path) -> Iterator[str]:
     yield ""
     for rule in RULES:
         title = "seen items kept" if rule == "seen_kept" else "seen items dropped"
-        yield from table([title, *COLD_COLUMNS], [[f"`{row['name']}`", *cold_cells(row, rule)] for row in record["rows"]])
+        yield from table(
+            [title, *COLD_COLUMNS], [[f"`{row['name']}`", *cold_cells(row, rule)] for row in record["rows"]]
+        )
     yield "All targets together:"
     yield ""
 
