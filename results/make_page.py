@@ -222,8 +222,8 @@ def slice_table(rows: Sequence[Row]) -> Iterator[str]:
 
 def cold_tables(comparison: Path) -> Iterator[str]:
     """Yield the metrics of new and old targets, if the protocol of a comparison is cold-items."""
-    record = json.loads(comparison.read_text()) if comparison.exists() else {"protocol": {}}
-    facts = record["protocol"].get("cold_items")
+    record = json.loads(comparison.read_text()) if comparison.exists() else {}
+    facts = record.get("protocol", {}).get("cold_items")
     if not facts:
         return
     yield f"The {facts['items']['new']:,} items that appeared last ({facts['order']}) are hidden from training and validation, and added to"
