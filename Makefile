@@ -39,6 +39,7 @@ bench: .venv/compare
 	$(BIN)/python benchmarks/generator.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/items.py
+	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/sequential.py
 	$(BIN)/python benchmarks/serve.py
 

@@ -13,6 +13,7 @@ On disk it is a folder (see `docs/data-format.md`)::
     first_seen.npy   (items,)                      if the timestamps are times: when each item first occurs
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -423,6 +424,12 @@ class Dataset:
         if split not in self._splits:
             raise InputError(f"there is no split '{split}'; the splits are {', '.join(self._splits)}.")
         return self._splits[split]
+
+    def with_training_windows(self, windows: Split) -> "Dataset":
+        """Return a view of the Dataset with other training windows, from which a model can be trained further."""
+        view = copy.copy(self)
+        vars(view)["_splits"] = {**self._splits, "train": windows}
+        return view
 
     def info(self) -> dict[str, Any]:
         """Return counts, fields and history lengths as JSON values."""

@@ -97,7 +97,9 @@ class NewItems:
         return replace(artifact, facts=facts, arrays=arrays, tables=tables, parts=parts)
 
 
-def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", **options: Any) -> NewItems:
+def read_new_items(
+    items: Any, catalogue: Catalogue, item_column: str = "item", *, skip_known: bool = False, **options: Any
+) -> NewItems:
     """Read items that are to be added to a model.
 
     Parameters
@@ -109,6 +111,8 @@ def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", 
         Of the model.
     item_column
         The name of the id column.
+    skip_known
+        Leave out items that the catalogue has; there may be no others.
     options
         Separator and encoding of a text file, see `Dataset.from_tables`.
 
@@ -118,7 +122,9 @@ def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", 
         If a column is missing, an id is missing, of another type, given twice or in the catalogue already, or there is no row.
     """
     listed, table = read_items(items, catalogue, item_column, None, **options)
-    listed = _same_ids(listed, catalogue, table, item_column)
+    listed = cast_ids(listed, "item", catalogue.item_ids.dtype, table, item_column)
+    if skip_known:
+        listed = listed.filter(pl.Series(catalogue.find(listed["item"]) < 0))
     return new_items_of(listed, catalogue, table.name, item_column)
 
 
@@ -166,15 +172,15 @@ def new_items_of(listed: pl.DataFrame, catalogue: Catalogue, name: str, item_col
     return NewItems(whole, stacked_field_codes(codes, catalogue, len(listed)), unseen, catalogue.extended(whole))
 
 
-def _same_ids(items: pl.DataFrame, catalogue: Catalogue, table: Table, item_column: str) -> pl.DataFrame:
-    """Return items whose ids have the type of the catalogue's, or raise an `InputError`."""
-    own, wanted = items.schema["item"], catalogue.item_ids.dtype
+def cast_ids(rows: pl.DataFrame, name: str, wanted: Any, table: Table, column: str) -> pl.DataFrame:
+    """Return rows whose ids of users or items (`name`) have the type of those that are known, or raise an `InputError`."""
+    own = rows.schema[name]
     if own == wanted:
-        return items
+        return rows
     if table.untyped and wanted == pl.String:
-        return items.with_columns(pl.col("item").cast(pl.String))
+        return rows.with_columns(pl.col(name).cast(pl.String))
     raise InputError(
-        f"{table.name}, column '{item_column}': item ids are {'text' if own == pl.String else 'integers'} here but "
+        f"{table.name}, column '{column}': {name} ids are {'text' if own == pl.String else 'integers'} here but "
         f"{'text' if wanted == pl.String else 'integers'} in the model; convert the column."
     )
 

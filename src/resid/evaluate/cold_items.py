@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from resid.core.progress import Progress
 from resid.data.catalogue import Catalogue
 from resid.data.cold_items import ColdItems
+from resid.data.new_items import NewItems
 from resid.evaluate.evaluation import Ranker
 from resid.evaluate.metrics import NOT_FOUND, intervals, ranking_metrics
 
@@ -24,7 +25,7 @@ class GrowingRanker(Ranker, Protocol):
 
     catalogue_: Catalogue
 
-    def add_items(self, items: Any) -> Any:
+    def take_in(self, new: NewItems) -> Any:
         """Add items that were not in the Dataset."""
 
 
@@ -119,7 +120,7 @@ def evaluate_cold_items(
     windows, index = cold.windows_without()
     kept_without, dropped_without = (np.full(len(cold.windows), NOT_FOUND, dtype=np.int64) for _ in range(2))
     kept_without[index], dropped_without[index] = model.ranks(windows, k, progress=progress, **options)
-    model.add_items(cold.new_items(model.catalogue_))
+    model.take_in(cold.new_items(model.catalogue_))
     kept, dropped = model.ranks(cold.windows, k, progress=progress, **options)
     asked = np.zeros(len(cold.windows), dtype=bool)
     asked[index] = True

@@ -61,9 +61,8 @@ log = logging.getLogger(__name__)
 ADDED = "added"  # the name of the bias of added items
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
-_AS_ADDED = (
-    0.1  # share of the items, those that appeared last, that are scored as added ones to choose the bias of these
-)
+_UPDATED_BLEND_USERS = (2_000, 4_000)  # in an update: the least with which the weights are fitted again, and the most
+_AS_ADDED = 0.1  # share of the items, those that appeared last, that are scored as if added to choose the bias
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -207,6 +206,25 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         self.fitted = True
         return self
 
+    def _take_counts(self, data: Dataset, *, alone: bool = False) -> None:
+        super()._take_counts(data, alone=alone)
+        vars(self).pop("_stand_ins", None)
+        self._vectors = {}
+        if self._cooccurrence is not None:
+            counted = CoOccurrence().fit(data)
+            self._cooccurrence = counted.merged(self._cooccurrence) if alone else counted
+
+    def _end_update(self, data: Dataset) -> None:
+        super()._end_update(data)
+        if len(data.validation) >= _UPDATED_BLEND_USERS[0]:
+            self.blend_ = self._fit_blend(data.validation.sample(_UPDATED_BLEND_USERS[1]))
+            if self.added_blend_ is not None:
+                self.added_blend_ = self._blend_of_added(self.added_blend_.bias)
+
+    def _forget_counted(self) -> None:
+        super()._forget_counted()
+        self._vectors = {}
+
     def _configuration(self) -> dict[str, Any]:
         return {"encoder": self._encoder.digest if self._encoder is not None else None}
 
@@ -222,7 +240,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             sizes,
             max_length,
             vectors,
-            self.catalogue_.n_fitted,
+            self.n_decoded,
         )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
@@ -322,11 +340,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return torch.where(self._are_added(items), self.added_blend_.combine(scores, seen), blended)
 
     def _are_added(self, items: Tensor) -> Tensor:
-        return items >= self.catalogue_.n_fitted
+        """Return which items were added and never trained on; they have the indices `items`, -1 for none."""
+        return torch.from_numpy(~self._trained_items).to(items.device)[items] & (items >= 0)
 
     def _scored_as_added(self, numbers: Indices) -> Tensor:
         """Return the added items among some, all of which are scored: beams rarely lead to them, as codes are trained on others."""
-        chosen = numbers[numbers >= self.catalogue_.n_fitted] if self.added_blend_ is not None else numbers[:0]
+        chosen = numbers[~self._trained_items[numbers]] if self.added_blend_ is not None else numbers[:0]
         return torch.from_numpy(chosen).to(self.model_.codes.device)
 
     def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:
@@ -403,7 +422,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             vectors = source.candidates().detach().to(self.model_.codes.device)
             found = fill_unseen(vectors, self._stand_ins)
             if self.added_blend_ is not None:  # then added items are scored by their fields
-                found[self.catalogue_.n_fitted :] = vectors[self.catalogue_.n_fitted :]
+                added = torch.from_numpy(~self._trained_items).to(found.device)
+                found = torch.where(added[:, None], vectors, found)
             self._vectors[name] = found
         return found
 
@@ -459,10 +479,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         """
         from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
 
-        hidden, blend = (
-            newest_items(data, _AS_ADDED),
-            replace(self.blend_, weights={**self.blend_.weights, "codes": 0.0}),
-        )
+        hidden, blend = newest_items(data, _AS_ADDED), self._blend_of_added(0.0)
         if not hidden.any() or not any(blend.weights.values()) or not self._embeds_new_items():
             return None
         order = self.catalogue_.by_popularity
@@ -493,6 +510,9 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             vars(self).pop("_stand_ins", None)
         own, above, best = (torch.cat(some) for some in zip(*parts, strict=True))
         return replace(blend, bias=largest_bias(own, above, best)) if len(own) else None
+
+    def _blend_of_added(self, bias: float) -> Blend:
+        return replace(self.blend_, weights={**self.blend_.weights, "codes": 0.0}, bias=bias)
 
     def _embeds_new_items(self) -> bool:
         """Return whether the encoder has vectors for new items; without them, the model takes none."""

@@ -160,6 +160,7 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
     """
 
     settings_class = TwoStreamSettings
+    needs_inputs = True
     semantic_ids_: SemanticIds
 
     def check_growth(self) -> None:

@@ -154,6 +154,9 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         self._candidates = None
         self.model_ = self._seeded(lambda: self._network(codes, list(field_sizes.values())))
 
+    def _rebuild(self) -> None:
+        self._build(self.catalogue_, self.model_.tables.codes.cpu().numpy(), self.field_sizes_)
+
     @torch.inference_mode()
     def top(
         self,
