@@ -3,7 +3,7 @@
 Run: python benchmarks/recommend.py --model runs/mine --users 10000 100000 (and 1000000, if there is time)
 
 Each size runs in a process of its own, which first ranks the prepared histories with the model alone, and then recommends from
-Parquet to Parquet; only the ratio of the two, and the peak memory before and after, are meant to be compared.
+Parquet to Parquet; only the ratio of the two, and the peak memory before and after, are meant to be compared. Adds to benchmarks/recommend.json.
 """
 
 import argparse
@@ -72,15 +72,21 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a run's folder, or a saved model")
     parser.add_argument("--users", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("-k", type=int, default=10)
+    parser.add_argument("--name", help="of the model in the JSON file; by default its kind")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--one", action="store_true", help="measure one size in this process")
     given = parser.parse_args()
     if given.one:
         print(json.dumps(measure(given.model, given.users[0], given.k)))
         return
+    results = json.loads(given.out.read_text()) if given.out.exists() else {}
+    name = given.name or resid.load(given.model).kind
     for users in given.users:
         command = [sys.executable, __file__, "--one", "--model", given.model, "--users", str(users), "-k", str(given.k)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-        print("  ".join(f"{name} {value:,.2f}" for name, value in found.items()))
+        print("  ".join(f"{what} {value:,.2f}" for what, value in found.items()), flush=True)
+        results.setdefault(name, {})[str(users)] = {what: round(value, 2) for what, value in found.items()}
+        given.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ Writes benchmarks/serve.json. The models are one-pass generators without trainin
 
 1. `resid serve`, and the same model behind a plain FastAPI application whose route calls `recommend` for its own request, as
    processes. They take turns under the same load: one client, then 32 clients, each of which sends its next request when it has
-   the answer. Every answer is compared with `recommend`.
+   the answer. Every answer is compared with `recommend`, after the clock has stopped. Besides requests per second, which depend on
+   what else the machine does, the CPU time per request of the service and of the clients is recorded, and the ratio of the
+   services' CPU times. First, the bound of what batches can give: 32 users in one call of `recommend`, and in 32 calls.
 2. With ``--soak``, 8 clients send requests of which 5% are malformed, while the model's folder gets another model every 5 seconds. Every
    answer must be that of the model whose version it names, every malformed request must be refused, and the memory of the
    process is recorded after every swap.
@@ -18,7 +20,9 @@ import asyncio
 import hashlib
 import json
 import os
+import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -85,6 +89,11 @@ class Server:
         self._log.seek(0)
         return self._log.read(200)
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory(self) -> float:
         """Return the resident memory in MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -99,14 +108,47 @@ class Server:
         self._log.close()
 
 
-async def post(streams, body: bytes) -> tuple[int, dict]:
-    """Send a request over an open connection, and return status and content."""
-    reader, writer = streams
-    head = "POST /recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    length = int(answer.split("content-length:")[1].split("\r\n")[0])
-    return int(answer.split()[1]), json.loads(await reader.readexactly(length))
+class Client(asyncio.Protocol):
+    """A connection that sends prepared requests and returns answers unparsed, so that clients cost little."""
+
+    def __init__(self) -> None:
+        self._received, self._answer = b"", asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def connect(cls, port: int) -> "Client":
+        return (await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port))[1]
+
+    def connection_made(self, transport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head = self._received.find(b"\r\n\r\n")
+        if head < 0:
+            return
+        lines = self._received[:head].lower()
+        length = int(lines[lines.index(b"content-length:") + 15 :].split(b"\r\n", 1)[0])
+        if len(self._received) >= head + 4 + length:
+            answer, self._received = (int(lines.split(None, 2)[1]), self._received[head + 4 :]), b""
+            self._answer.set_result(answer)
+
+    def connection_lost(self, error) -> None:
+        if not self._answer.done():
+            self._answer.set_result((0, b""))  # a lost answer
+
+    async def post(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request, and return status and body."""
+        if self._answer.done():
+            self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return await self._answer
+
+
+def as_request(body: bytes) -> bytes:
+    head = (
+        f"POST /recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    )
+    return head.encode() + b"\r\n\r\n" + body
 
 
 class Load:
@@ -116,7 +158,9 @@ class Load:
         rng = np.random.default_rng(seed)
         lengths = np.clip(rng.geometric(1 / 9, users), 1, 31)
         self.histories = [[ids[place] for place in rng.integers(0, len(ids), length)] for length in lengths]
-        self.bodies = [json.dumps({"histories": [history], "k": K}).encode() for history in self.histories]
+        self.requests = [
+            as_request(json.dumps({"histories": [history], "k": K}).encode()) for history in self.histories
+        ]
         self.scores: dict[str, np.ndarray] = {}
 
     def expect(self, version: str, folder: Path) -> None:
@@ -131,33 +175,41 @@ class Load:
     async def run(self, port: int, clients: int, seconds: float, malformed: float = 0.0) -> dict:
         """Send requests with so many clients, and return latencies in ms and the counts of what happened."""
         times: list[float] = []
+        answers: list[tuple[int, int, bytes]] = []
         counts = {"answers": 0, "wrong": 0, "lost": 0, "refused": 0, "not_refused": 0}
-        end = time.perf_counter() + seconds
+        bad, begun = [as_request(body) for body in MALFORMED], time.perf_counter()
+        end = begun + seconds
 
         async def client(seed: int) -> None:
-            rng = np.random.default_rng(seed)
-            streams = await asyncio.open_connection("127.0.0.1", port)
-            while time.perf_counter() < end:
-                if rng.random() < malformed:
-                    status, _ = await post(streams, MALFORMED[rng.integers(len(MALFORMED))])
+            rng = random.Random(seed)
+            connection = await Client.connect(port)
+            while (begin := time.perf_counter()) < end:
+                if connection.transport.is_closing():  # a refused body closes its connection
+                    connection = await Client.connect(port)
+                if malformed and rng.random() < malformed:
+                    status, _ = await connection.post(rng.choice(bad))
                     counts["refused" if 400 <= status < 500 else "not_refused"] += 1
                     continue
-                number = int(rng.integers(len(self.bodies)))
-                begin = time.perf_counter()
-                status, content = await post(streams, self.bodies[number])
+                number = rng.randrange(len(self.requests))
+                status, content = await connection.post(self.requests[number])
                 times.append(1e3 * (time.perf_counter() - begin))
-                good = status == 200
-                counts["answers" if good else "lost"] += 1
-                if good and not self.check(content.get("version", "only"), number, content):
-                    counts["wrong"] += 1
-            streams[1].close()
+                answers.append((number, status, content))
+            connection.transport.close()
 
+        cpu = time.process_time()
         await asyncio.gather(*(client(seed) for seed in range(clients)))
+        cpu, took = time.process_time() - cpu, time.perf_counter() - begun
+        for number, status, content in answers:
+            counts["answers" if status == 200 else "lost"] += 1
+            if status == 200:
+                answer = json.loads(content)
+                counts["wrong"] += not self.check(answer.get("version", "only"), number, answer)
         p50, p99 = np.percentile(times, [50, 99])
         return {
             "p50_ms": round(p50, 2),
             "p99_ms": round(p99, 2),
-            "per_second": round(len(times) / seconds, 1),
+            "per_second": round(len(times) / took, 1),
+            "clients_cpu_ms": round(1e3 * cpu / len(times), 3),
             **counts,
         }
 
@@ -180,11 +232,37 @@ def compare(folder: Path, ids: list[str], seconds: float, rounds: int) -> dict:
             runs: dict[str, list] = {"resid": [], "plain": []}
             for _ in range(rounds):
                 for name, server in (("resid", own), ("plain", plain)):
-                    runs[name].append(asyncio.run(requests.run(server.port, clients, seconds)))
+                    before = server.cpu_seconds()
+                    run = asyncio.run(requests.run(server.port, clients, seconds))
+                    run["service_cpu_ms"] = round(1e3 * (server.cpu_seconds() - before) / run["answers"], 3)
+                    runs[name].append(run)
             best = {name: max(some, key=lambda run: run["per_second"]) for name, some in runs.items()}
-            ratio = best["resid"]["per_second"] / best["plain"]["per_second"]
-            found[f"{clients} clients"] = {**best, "ratio": round(ratio, 2)}
+            cpu = {name: statistics.median(run["service_cpu_ms"] for run in some) for name, some in runs.items()}
+            found[f"{clients} clients"] = {
+                **best,
+                "ratio": round(best["resid"]["per_second"] / best["plain"]["per_second"], 2),
+                "cpu_ratio": round(cpu["plain"] / cpu["resid"], 2),
+            }
     return found
+
+
+def bound(folder: Path, ids: list[str], rounds: int) -> dict:
+    """Return the CPU time of a user in ms, in calls of `recommend` for one user and for 32, which take turns."""
+    model, histories = load(folder), Load(ids, 32, seed=0).histories
+    model.recommend(histories, K)
+    times: dict[str, list[float]] = {"single": [], "together": []}
+    for _ in range(1 + rounds):
+        begin = time.process_time()
+        for history in histories:
+            model.recommend([history], K)
+        middle = time.process_time()
+        model.recommend(histories, K)
+        times["single"].append(middle - begin)
+        times["together"].append(time.process_time() - middle)
+    best = {name: 1e3 * min(some[1:]) / len(histories) for name, some in times.items()}
+    return {f"{name}_ms": round(value, 3) for name, value in best.items()} | {
+        "ratio": round(best["single"] / best["together"], 2)
+    }
 
 
 def soak(data, folder: Path, ids: list[str], seconds: float) -> dict:
@@ -236,7 +314,8 @@ def main() -> None:
             if options.soak:
                 found = {"soak": soak(data, folder, ids, options.soak)}
             else:
-                found = compare(folder / "variant-0", ids, options.seconds, options.rounds)
+                found = {"batches": bound(folder / "variant-0", ids, options.rounds)}
+                found |= compare(folder / "variant-0", ids, options.seconds, options.rounds)
         result[f"{data.n_items} items"] = result.get(f"{data.n_items} items", {}) | found
         print(json.dumps(found, indent=1))
     options.out.write_text(json.dumps(result, indent=1) + "\n")

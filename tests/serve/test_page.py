@@ -87,6 +87,31 @@ def test_recommendations_are_those_of_the_service(browser, service):
         assert ids == [f"ID {'-'.join(map(str, entry['id']))}" for entry in entries if entry["id"]]
 
 
+def test_why_where_and_similar_items(browser, service):
+    open_page(browser, service)
+    find(browser, "#results button")[0].click()
+    wait(browser, lambda: find(browser, "[data-model='0'] details"))
+    title = names(browser, "#history")[0]
+    browser.execute_script("document.querySelector('[data-model=\"0\"] details').open = true")
+    reason = find(browser, "[data-model='0'] .reasons li bdi")[0]
+    assert reason.text.split() == title.split()  # the history has one item
+    store = service.get("/items?limit=1").json()["items"][0]["fields"]["store"]
+    field = browser.find_element(By.ID, "where")
+    field.send_keys(f"store={store}", Keys.TAB)
+    wanted = {"histories": [ids(browser, "#history")], "exclude_seen": True, "where": [f"store={store}"]}
+    found = [entry["item"] for entry in service.post("/recommend", json=wanted).json()["results"][0]["items"]]
+    wait(browser, lambda: ids(browser, "[data-model='0']") == found)
+    field.clear()
+    field.send_keys("nothing=here", Keys.TAB)
+    wait(browser, lambda: "nothing" in browser.find_element(By.ID, "status").text)
+    button = find(browser, "#history button")[0]
+    bring_into_view(browser, button)
+    button.click()
+    wait(browser, lambda: find(browser, "#similar-items li"))
+    near = service.get(f"/similar/{ids(browser, '#history')[0]}").json()["similar"]
+    assert ids(browser, "#similar-items") == [entry["item"]["item"] for entry in near]
+
+
 def test_browse_a_branch(browser, service):
     open_page(browser, service)
     path = find(browser, "[data-model='0'] .path")[0]

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import typing
-from collections.abc import Sequence
 from functools import wraps
 from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -65,7 +64,7 @@ def validated(cls: type[_C]) -> type[_C]:
         try:
             build(self, *values, **named)
         except ValidationError as error:
-            raise InputError(_sentence(error.errors(include_url=False))) from error
+            raise InputError(invalid_sentence(error)) from error
 
     made.__init__ = init
     decorated: type[_C] = made
@@ -84,11 +83,12 @@ _EXPECTED = {  # start of pydantic's name of an error → what the value must be
 }
 
 
-def _sentence(found: Sequence[Any]) -> str:
+def invalid_sentence(error: ValidationError) -> str:
     """Return the first problem that pydantic found as a sentence.
 
     A setting that may have one of several types has an error for each of them.
     """
+    found = error.errors(include_url=False)
     first = found[0]
     if not first["loc"]:  # a combination of settings
         return f"{first['msg'].removeprefix('Value error, ')}."

@@ -81,6 +81,17 @@ class Catalogue:
         return lookup(self._positions, ids)
 
     @cached_property
+    def _names(self) -> NDArray[np.object_]:
+        """The item ids in index order and None after the last, where the index -1 leads."""
+        names = np.empty(len(self) + 1, dtype=object)
+        names[:-1] = list(self._positions)
+        return names
+
+    def ids_of(self, indices: NDArray[np.int64]) -> NDArray[np.object_]:
+        """Return the item ids of item indices, None for -1; any shape."""
+        return self._names[indices]
+
+    @cached_property
     def by_popularity(self) -> NDArray[np.int64]:
         """The items that may be recommended by descending training count, ties in index order."""
         order = np.argsort(-self.counts, kind="stable")

@@ -213,7 +213,8 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def recent(self, histories: Indices) -> Tensor:
         """Return the items that the network reads, shape (users, length), and switch it to evaluation mode."""
-        self.model_.eval()
+        if self.model_.training:  # it visits all modules
+            self.model_.eval()
         return torch.from_numpy(recent_items(histories, self.catalogue_)).to(self.model_.codes.device)
 
     def tree(self, allowed: NDArray[np.bool_] | None) -> tuple[PrefixTree, Indices]:

@@ -20,6 +20,7 @@ from resid.quantize.ids import SemanticIds
 
 _INITIAL_SCALE = 12.0  # of cosines
 _COPIED_NODES = 128  # nodes whose children's vectors are copied at a time, so that they fit the processor's cache
+_WINDOWS = 64  # nodes whose children's vectors are copied at a time in decoding
 _ONE_BY_ONE = 32  # vectors per node from which it pays to visit nodes one by one instead of copying
 
 
@@ -54,7 +55,7 @@ class Branches(TreeLevel):
     """
 
     node_of: Tensor
-    vectors: Tensor | None
+    padded: Tensor | None
 
     def __init__(self, ids: SemanticIds, level: int, vectors: Tensor | None) -> None:
         super().__init__(ids, level)
@@ -62,9 +63,15 @@ class Branches(TreeLevel):
         if vectors is not None:
             counts = torch.bincount(node_of, minlength=len(self))
             means = torch.zeros(len(self), vectors.shape[1]).index_add_(0, node_of, vectors) / counts[:, None]
-            means = f.normalize(means, dim=1)
+            # Further rows, so that as many rows as the largest node has children begin at every node.
+            means = f.pad(f.normalize(means, dim=1), (0, 0, 0, self.max_children))
         self.register_buffer("node_of", node_of, persistent=False)
-        self.register_buffer("vectors", means, persistent=False)
+        self.register_buffer("padded", means, persistent=False)
+
+    @property
+    def vectors(self) -> Tensor | None:
+        """The vectors of the nodes, shape (nodes, d)."""
+        return None if self.padded is None else self.padded[: len(self)]
 
     def add_products(self, scores: Tensor, queries: Tensor, nodes: Tensor) -> Tensor:
         """Add the dot products of queries with the vectors of child nodes to the scores of their codes.
@@ -78,27 +85,54 @@ class Branches(TreeLevel):
         nodes
             The parents, -1 for none; shape (...).
         """
-        if self.vectors is None:
+        vectors = self.vectors
+        if vectors is None:
             return scores
         queries = queries * (nodes >= 0)[..., None]  # no node, no products
         if len(self.first) == 2:  # only the root
-            return scores.index_add(-1, self.codes, queries @ self.vectors.T)
-        known = nodes.clamp_min(0)
-        if nodes.numel() * self.max_children > _ONE_BY_ONE * len(self.first) or self.max_children > _ONE_BY_ONE:
-            products = self._products_by_node(queries.flatten(0, -2), known.flatten()).view(
-                *nodes.shape, self.max_children
-            )
-            if self.full:
-                return scores + products
+            return scores.index_add(-1, self.codes, queries @ vectors.T)
+        rows, known = queries.flatten(0, -2), nodes.clamp_min(0).flatten()
+        many = len(rows) * self.max_children > _ONE_BY_ONE * len(self.first)
+        if not queries.requires_grad and (not many or len(rows) < len(self.first)):
+            products = self._products_of_windows(rows, known)
+        elif many or self.max_children > _ONE_BY_ONE:
+            products = self._products_by_node(rows, known)
         else:
-            products = None
+            below = self.child_nodes(known)[0]
+            pairs = zip(torch.split(rows, _COPIED_NODES), torch.split(below, _COPIED_NODES), strict=True)
+            products = torch.cat([(vectors[some] @ few[:, :, None])[:, :, 0] for few, some in pairs])
+        products = products.view(*nodes.shape, self.max_children)
+        if self.full:
+            return scores + products
         children, exist = self.child_nodes(nodes)
-        if products is None:
-            parts = (torch.split(part.flatten(0, -2), _COPIED_NODES) for part in (queries, children))
-            vectors, pairs = self.vectors, zip(*parts, strict=True)
-            products = torch.cat([(vectors[below] @ rows[:, :, None])[:, :, 0] for rows, below in pairs])
-            products = products.view(exist.shape) * exist
-        return scores.scatter_add(-1, self.codes[children], products)
+        return scores.scatter_add(-1, self.codes[children], products * exist)
+
+    def _products_of_windows(self, queries: Tensor, nodes: Tensor) -> Tensor:
+        """Multiply queries with the children of their nodes, which are copied in whole blocks to one small buffer.
+
+        Parameters
+        ----------
+        queries
+            Shape (n, d).
+        nodes
+            Shape (n,).
+
+        Returns
+        -------
+        Tensor
+            Shape (n, max_children); of any value where there is no child.
+        """
+        padded, (n, width) = cast(Tensor, self.padded), queries.shape
+        windows = padded.as_strided((len(self) + 1, self.max_children * width), (width, 1))  # of each node as the first
+        buffer = padded.new_empty(min(n, _WINDOWS), windows.shape[1])
+        products = queries.new_empty(n, self.max_children)
+        for begin in range(0, n, _WINDOWS):
+            some = slice(begin, begin + _WINDOWS)
+            first = self.first[nodes[some]]
+            block = torch.index_select(windows, 0, first, out=buffer[: len(first)])
+            below = block.view(-1, self.max_children, width).transpose(1, 2)
+            torch.bmm(queries[some, None], below, out=products[some, None])
+        return products
 
     def _products_by_node(self, queries: Tensor, nodes: Tensor) -> Tensor:
         """Multiply all queries of a node with its children at once, without copying vectors.
@@ -115,7 +149,7 @@ class Branches(TreeLevel):
         Tensor
             Shape (n, max_children); 0 where there is no child.
         """
-        vectors = cast(Tensor, self.vectors)
+        vectors = cast(Tensor, self.padded)
         ordered, order = nodes.sort(stable=True)
         at, counts = torch.unique_consecutive(ordered, return_counts=True)
         firsts, lasts = self.first[at].tolist(), self.first[at + 1].tolist()

@@ -94,31 +94,42 @@ class OnePassModel(LevelwiseModel):
     def states(self, items: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Return the state after every item, shape (users, length) to (users, length, width); padding is on the right."""
         real = items != PADDING
-        known = items.clamp_min(0)
-        codes = self.codes[known]
-        tokens = torch.stack([table(codes[..., level]) for level, table in enumerate(self.input_tables)]).sum(dim=0)
-        if self.vectors is not None and self.project is not None:
-            tokens = tokens + self.project(self.vectors[known])
-        if self.item_table is not None:
-            tokens = tokens + self.item_table(known)
+        tokens = self._tokens(items.clamp_min(0))
         if rng is not None and self.training and self.settings.item_dropout:
             kept = torch.rand(items.shape, generator=rng).to(items.device) >= self.settings.item_dropout
             tokens = tokens * kept[..., None]
-        hidden = self.dropout(tokens * real[..., None])
-        place = torch.arange(items.shape[1], device=items.device)
-        distance = place[:, None] - place
-        bias = self.distance_bias[:, distance.clamp_min(0)].masked_fill(
-            distance < 0, -torch.inf
-        )  # (heads, length, length)
+        hidden, bias = self.dropout(tokens * real[..., None]), self._attention_bias(items.shape[1])
         for layer in self.layers:
             hidden = layer(hidden, bias)
         states: Tensor = self.norm(hidden)
         return states
 
     def encode_histories(self, histories: Tensor) -> Tensor:
-        """Return the state after each history, item indices with `PADDING` on the left; shape (users, width)."""
+        """Return the state after each history, item indices with `PADDING` on the left; shape (users, width).
+
+        Padding is left out, and the last layer computes the last state only.
+        """
         items, lengths = pad_right(histories)
-        return self.states(items)[torch.arange(items.shape[0], device=items.device), (lengths - 1).clamp_min(0)]
+        real, last = items != PADDING, lengths.cumsum(dim=0) - 1
+        hidden, bias = self._tokens(items[real]), self._attention_bias(items.shape[1])
+        for layer in cast(list[CausalLayer], list(self.layers)):
+            hidden = layer.packed(hidden, real, bias, last if layer is self.layers[-1] else None)
+        states: Tensor = self.norm(hidden)
+        return states
+
+    def _tokens(self, items: Tensor) -> Tensor:
+        """Return the tokens of items, shape (...) to (..., width)."""
+        codes = self.codes[items]
+        tokens = torch.stack([table(codes[..., level]) for level, table in enumerate(self.input_tables)]).sum(dim=0)
+        if self.vectors is not None and self.project is not None:
+            tokens = tokens + self.project(self.vectors[items])
+        return tokens if self.item_table is None else tokens + self.item_table(items)
+
+    def _attention_bias(self, length: int) -> Tensor:
+        """Return the bias of attention by distance, -inf for later items; shape (heads, length, length)."""
+        place = torch.arange(length, device=self.distance_bias.device)
+        distance = place[:, None] - place
+        return self.distance_bias[:, distance.clamp_min(0)].masked_fill(distance < 0, -torch.inf)
 
 
 @register("generator", "onepass")

@@ -5,8 +5,8 @@ import itertools
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +38,6 @@ from resid.recommend.histories import (
     Indices,
     Scores,
     allowed_items,
-    as_ids,
     batches_by_length,
     check_histories,
     check_users,
@@ -183,7 +182,7 @@ class Recommender(ShownModel, ExplainedModel, Part):
             unconstrained = options.get("constrained") is False
             reason = "beams ended at IDs that no item has" if unconstrained else "no other items are left"
             log.warning("%s fewer than %d items: %s", counted(fewer, "user gets", "users get"), k, reason)
-        ids = as_ids(items, self.catalogue_.item_ids)
+        ids = self.catalogue_.ids_of(items)
         return (ids[0], scores[0]) if single else (ids, scores)
 
     def top_of_each(
@@ -540,8 +539,14 @@ class Recommender(ShownModel, ExplainedModel, Part):
 
     def _check_options(self, options: dict[str, Any]) -> None:
         """Raise an `InputError` for options that this model's `top` does not have."""
-        common = {*signature(Recommender.top).parameters, "users"}
-        known = [name for name in signature(self.top).parameters if name not in common]
+        known = _options_of(type(self).top)
         if unknown := [name for name in options if name not in known]:
             available = f"; available options: {', '.join(known)}" if known else "; it has no options"
             raise InputError(f"a {type(self).__name__} has no option '{unknown[0]}'{available}.")
+
+
+@cache
+def _options_of(top: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the options that a model's `top` has beyond those of all models."""
+    common = {*signature(Recommender.top).parameters, "users"}
+    return tuple(name for name in signature(top).parameters if name not in common)

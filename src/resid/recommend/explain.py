@@ -14,7 +14,7 @@ from resid.core.errors import InputError
 from resid.core.part import Part
 from resid.data.catalogue import Catalogue, as_list
 from resid.quantize.ids import SemanticIds
-from resid.recommend.histories import Indices, Scores, as_ids, check_histories, known_items
+from resid.recommend.histories import Indices, Scores, check_histories, known_items
 
 _MAX_SCORES = 2**24  # in memory at a time: items times items
 
@@ -204,7 +204,7 @@ class ExplainedModel:
         shared = None
         if self.ids_ is not None:
             shared = np.where(found >= 0, shared_prefixes(self.ids_, indices[:, None], found), 0)
-        names = as_ids(found, self.catalogue_.item_ids)
+        names = self.catalogue_.ids_of(found)
         return (names[0], cosines[0], None if shared is None else shared[0]) if single else (names, cosines, shared)
 
     def explain(self, history: Sequence[Any], items: Any, *, n_nearest: int = 3) -> Any:

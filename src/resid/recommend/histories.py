@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from resid.core.errors import InputError, counted, shown
@@ -163,10 +162,3 @@ def most_popular(catalogue: Catalogue, users: int, k: int, allowed: NDArray[np.b
     items, scores = np.full(k, -1, dtype=np.int64), np.full(k, -np.inf, dtype=np.float32)
     items[: len(best)], scores[: len(best)] = best, catalogue.log_shares[best]
     return np.tile(items, (users, 1)), np.tile(scores, (users, 1))
-
-
-def as_ids(items: Indices, item_ids: pl.Series) -> NDArray[Any]:
-    """Return item ids for item indices, None for -1; any shape."""
-    ids = np.empty(items.shape, dtype=object)
-    ids[items >= 0] = item_ids.gather(items[items >= 0]).to_list()
-    return ids

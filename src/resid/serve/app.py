@@ -14,6 +14,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from resid.core.errors import InputError, shown
@@ -30,12 +32,10 @@ from resid.serve.models import (
     Item,
     ModelInfo,
     Problem,
-    Recommendation,
     RecommendRequest,
     RecommendResponse,
     Reloaded,
     SimilarItems,
-    UserResult,
     Version,
 )
 from resid.serve.observe import Metrics, Observe
@@ -56,6 +56,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "The service is busy; try again after the seconds of the header Retry-After.",
     }.items()
 }
+_EXPLAINED_USERS = 16  # per request, as explanations are made one by one
 _Limit = Annotated[int, Query(ge=1, le=200, description="Entries that are listed.")]
 _Offset = Annotated[int, Query(ge=0, le=2**31, description="Entries that are skipped.")]
 _Model = Annotated[str | None, Query(description="The name of the model, if the service has several.")]
@@ -110,9 +111,15 @@ def create_app(
     app.add_middleware(Observe, metrics=metrics)  # outside, so that refused requests are counted
     _answer_errors(app)
 
-    @app.post("/recommend", summary="Recommend items")
-    async def recommend(request: RecommendRequest) -> RecommendResponse:
-        return await state.recommend(request)
+    # The body is parsed and the answer is written here, as what FastAPI does for both would cost as much as the rest.
+    body = {"content": {"application/json": {"schema": RecommendRequest.model_json_schema()}}, "required": True}
+
+    @app.post(
+        "/recommend", summary="Recommend items", response_model=RecommendResponse, openapi_extra={"requestBody": body}
+    )
+    async def recommend(request: Request) -> Response:
+        answer = await state.recommend(await _parse(request))
+        return Response(to_json(answer), media_type="application/json")
 
     @app.get("/items", summary="Search the catalogue")
     async def items(
@@ -192,8 +199,8 @@ class _State:
             raise UnknownError(f"there is no model {shown(name)}; the models are {', '.join(self.holders)}.")
         return holder.current
 
-    async def recommend(self, request: RecommendRequest) -> RecommendResponse:
-        """Check a request against the limits, rank its users in the next batch, and describe the result."""
+    async def recommend(self, request: RecommendRequest) -> dict[str, Any]:
+        """Check a request against the limits, rank its users in the next batch, and return a `RecommendResponse`."""
         self._check_limits(request)
         served = self.served(request.model)
         view, model = served.view, served.model
@@ -205,32 +212,25 @@ class _State:
             None if request.deny is None else tuple(view.parse(request.deny)),
             None if request.where is None else json.dumps(request.where, sort_keys=True),
         )
-        results: list[UserResult] = []
+        results: list[dict[str, Any]] = []
         if histories:
             if request.k > len(model.catalogue_):
                 raise InputError(f"k must be at most {len(model.catalogue_):,}, the size of the catalogue.")
             try:
-                future = self.batcher.submit(model, histories, options, users)
                 async with asyncio.timeout(self.settings.timeout):
-                    items, scores = await asyncio.wrap_future(future)
+                    items, scores = await self.batcher.submit(model, histories, options, users)
+                    for history, row, values in zip(histories, items, scores.tolist(), strict=True):
+                        entries = view.recommended(row, values, details=request.details)
+                        if request.why:
+                            ids = [entry["item"] for entry in entries]
+                            reasons = await asyncio.to_thread(view.why, history, ids)
+                            entries = [entry | {"why": why} for entry, why in zip(entries, reasons, strict=True)]
+                        results.append({"items": entries, "skipped": view.unknown(history)})
             except QueueFull as error:
                 raise _busy("too many requests are waiting; try again.") from error
             except TimeoutError as error:
                 raise _busy("the model did not answer in time; try again.") from error
-            for history, row, values in zip(histories, items, scores, strict=True):
-                found = [(item, float(score)) for item, score in zip(row, values, strict=True) if item is not None]
-                indices = view.indices([item for item, _ in found])
-                listed = [
-                    Recommendation(
-                        item=item,
-                        score=score,
-                        id=view.codes(index),
-                        details=view.item(index) if request.details else None,
-                    )
-                    for (item, score), index in zip(found, indices, strict=True)
-                ]
-                results.append(UserResult(items=listed, skipped=view.unknown(history)))
-        return RecommendResponse(model=served.name, version=served.version, results=results)
+        return {"model": served.name, "version": served.version, "results": results}
 
     def _check_limits(self, request: RecommendRequest) -> None:
         limits = self.settings
@@ -242,6 +242,7 @@ class _State:
             ("the number of users", users, limits.max_users),
             ("the length of a history", longest, limits.max_history),
             ("the length of 'allow' and 'deny'", listed, limits.max_history),
+            ("the number of users with 'why'", users if request.why else 0, _EXPLAINED_USERS),
         ):
             if given > most:
                 raise InputError(f"{what} must be at most {most:,}, not {shown(given)}.")
@@ -318,6 +319,18 @@ class _State:
             served = holder.current
             self.metrics.items.labels(served.name, served.version).set(len(served.model.catalogue_))
         return generate_latest(self.metrics.registry)
+
+
+async def _parse(request: Request) -> RecommendRequest:
+    """Return the content of a request for recommendations."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # what a form of another site cannot send
+        raise InputError("the header Content-Type must be application/json.")
+    try:
+        return RecommendRequest.model_validate_json(await request.body())
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in found]) from error
 
 
 def _busy(sentence: str) -> HTTPException:

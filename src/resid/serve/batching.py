@@ -1,15 +1,15 @@
 """Batching: requests of concurrent clients are ranked together by one thread that runs the model.
 
 The queue is bounded in users and the wait in seconds. A request that arrives while the model is busy joins the next batch, so
-that the batches grow with the load.
+that the batches grow with the load. The results of a batch are handed to the event loop in one call.
 """
 
+import asyncio
 import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class _Job:
     histories: Sequence[Sequence[Any]]
     users: Sequence[Any] | None
     options: Options
-    future: "Future[Ranking]" = field(default_factory=Future)
+    future: "asyncio.Future[Ranking]"
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -54,7 +54,7 @@ class QueueFull(Exception):  # noqa: N818 - named as queue.Full
 
 
 class Batcher:
-    """Runs models in one thread, for all requests that wait.
+    """Runs models in one thread, for all requests that wait; it is created and asked in a running event loop.
 
     Parameters
     ----------
@@ -73,6 +73,7 @@ class Batcher:
     ) -> None:
         self._batch_size, self._batch_wait, self._max_queue = batch_size, batch_wait, max_queue
         self._observe = observe
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._users = 0  # of all waiting requests
         self._changed = threading.Condition()
@@ -96,7 +97,7 @@ class Batcher:
         histories: Sequence[Sequence[Any]],
         options: Options,
         users: Sequence[Any] | None = None,
-    ) -> "Future[Ranking]":
+    ) -> "asyncio.Future[Ranking]":
         """Queue histories, and return the future of what `Recommender.recommend` returns for them.
 
         Raises
@@ -104,7 +105,7 @@ class Batcher:
         QueueFull
             If too many users wait already, or the batcher is stopped.
         """
-        job = _Job(model, histories, users, options)
+        job = _Job(model, histories, users, options, self._loop.create_future())
         with self._changed:
             # A request larger than the queue is taken if nothing else waits.
             if self._stopped or (self._waiting and self._users + len(histories) > self._max_queue):
@@ -125,7 +126,7 @@ class Batcher:
         while jobs := self._take():
             groups: dict[tuple[Any, ...], list[_Job]] = {}
             for job in jobs:
-                if job.future.set_running_or_notify_cancel():  # its client may have run out of time
+                if not job.future.cancelled():  # its client may have run out of time
                     groups.setdefault(job.key, []).append(job)
             for group in groups.values():
                 self._rank(group)
@@ -154,13 +155,25 @@ class Batcher:
         try:
             items, scores = first.model.recommend(histories, users=users, **first.options.arguments())
         except Exception as error:  # the service answers it, and goes on
-            for job in jobs:
-                job.future.set_exception(error)
+            self._loop.call_soon_threadsafe(_fail, jobs, error)
             return
         if self._observe is not None:
             self._observe(len(histories))
-        begin = 0
-        for job in jobs:
-            end = begin + len(job.histories)
+        self._loop.call_soon_threadsafe(_hand_out, jobs, items, scores)
+
+
+def _hand_out(jobs: list[_Job], items: NDArray[Any], scores: NDArray[Any]) -> None:
+    """Give every request its rows of the batch; in the event loop."""
+    begin = 0
+    for job in jobs:
+        end = begin + len(job.histories)
+        if not job.future.done():
             job.future.set_result((items[begin:end], scores[begin:end]))
-            begin = end
+        begin = end
+
+
+def _fail(jobs: list[_Job], error: Exception) -> None:
+    """Give every request the error of the batch; in the event loop."""
+    for job in jobs:
+        if not job.future.done():
+            job.future.set_exception(error)

@@ -1,10 +1,10 @@
 """The door of the service: API keys, hosts, the size of bodies and the time to receive them, and security headers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,14 +13,17 @@ from resid.serve.keys import Key, find_key
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ADMIN_PATHS = frozenset({"/reload"})
 _OPEN = ("/health/", "/page/")  # the page has no data of its own
-_HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class Guard:
@@ -49,10 +52,10 @@ class Guard:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        headers = Headers(scope=scope)
+        headers = dict(reversed(scope["headers"]))  # the first of each name
         body = b""
         refusal = self._refuse_sender(scope["path"], headers) or self._refuse_length(headers)
         if refusal is None:
@@ -83,28 +86,28 @@ class Guard:
 
         await self._app(scope, replay, secured)
 
-    def _refuse_sender(self, path: str, headers: Headers) -> tuple[int, str] | None:
+    def _refuse_sender(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """Return status and sentence if the sender may not ask for this."""
         if not self._keys:
             # A page of another site must not reach a service on this machine, by a name of its own or by a form.
-            host = headers.get("host", "")
+            host = headers.get(b"host", b"").decode("latin-1")
             if _hostname(f"//{host}") not in LOOPBACK:
                 return 421, "this service answers to localhost only; start it with API keys to use another name."
-            if headers.get("origin", f"http://{host}") != f"http://{host}":
+            if headers.get(b"origin", b"http://" + host.encode("latin-1")).decode("latin-1") != f"http://{host}":
                 return 403, "requests from the pages of other sites are refused."
             return None
         if path == "/" or path.startswith(_OPEN):
             return None
-        key = find_key(self._keys, headers.get("x-api-key", "").encode("latin-1", "replace"))
+        key = find_key(self._keys, headers.get(b"x-api-key", b""))
         if key is None:
             return 401, "the header X-API-Key is missing or has no valid key."
         if path in ADMIN_PATHS and not key.admin:
             return 403, "this needs the key of an admin."
         return None
 
-    def _refuse_length(self, headers: Headers) -> tuple[int, str] | None:
-        length = headers.get("content-length", "0")
-        return self._too_large() if length.isdecimal() and int(length[:20]) > self._max_body else None
+    def _refuse_length(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        length = headers.get(b"content-length", b"0")
+        return self._too_large() if length.isdigit() and int(length[:20]) > self._max_body else None
 
     def _too_large(self) -> tuple[int, str]:
         return 413, f"the body must have at most {self._max_body:,} bytes."
@@ -124,6 +127,7 @@ class Guard:
         return b"".join(parts)
 
 
+@lru_cache(64)
 def _hostname(address: str) -> str | None:
     try:
         return urlsplit(address).hostname

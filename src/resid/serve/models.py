@@ -27,7 +27,7 @@ class RecommendRequest(BaseModel):
         json_schema_extra={
             "examples": [
                 {"histories": _HISTORIES, "k": 5, "exclude_seen": True},
-                {"histories": _HISTORIES[:1], "k": 3, "deny": ["B038453D70"], "details": True},
+                {"histories": _HISTORIES[:1], "k": 3, "deny": ["B038453D70"], "details": True, "why": True},
             ]
         },
     )
@@ -51,6 +51,7 @@ class RecommendRequest(BaseModel):
     )
     model: StrictStr | None = Field(None, description="The name of the model, if the service has several.")
     details: StrictBool = Field(False, description="Include title and fields of every item.")
+    why: StrictBool = Field(False, description="Explain every item by the history; for few users per request.")
 
 
 class Item(BaseModel):
@@ -66,6 +67,24 @@ class Item(BaseModel):
     withdrawn: bool = Field(description="Whether it was withdrawn, and so is not recommended.")
 
 
+class HistoryItem(BaseModel):
+    """An item of the history, next to a recommended one."""
+
+    item: str | int
+    similarity: float | None = Field(description="The cosine of their vectors; null if the model has none.")
+    shared_prefix: int | None = Field(description="Leading codes that their IDs share; null if the model has no IDs.")
+
+
+class Why(BaseModel):
+    """Why an item is recommended."""
+
+    prefix: list[int] = Field(description="The longest prefix of its ID that an item of the history shares.")
+    nearest: list[HistoryItem] = Field(description="The items of the history that are nearest to it, nearest first.")
+    contributions: dict[str, float] = Field(
+        description="What each score adds to the item's score, if the model blends several."
+    )
+
+
 class Recommendation(BaseModel):
     """A recommended item."""
 
@@ -73,6 +92,7 @@ class Recommendation(BaseModel):
     score: float
     id: list[int] | None = Field(description="The semantic ID; null if the model has no IDs.")
     details: Item | None = Field(None, description="Only if the request asked for it.")
+    why: Why | None = Field(None, description="Only if the request asked for it.")
 
 
 class UserResult(BaseModel):

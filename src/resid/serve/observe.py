@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from datetime import UTC, datetime
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,7 +69,10 @@ class Observe:
     """Middleware that counts, times and logs requests by route."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+        self._app = app
+        self._series = cache(  # as routes and statuses are few, and finding them by their labels takes a while
+            lambda route, status: (metrics.requests.labels(route, status), metrics.seconds.labels(route))
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and record how it was answered."""
@@ -88,7 +92,8 @@ class Observe:
         finally:
             seconds = time.perf_counter() - begin
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests.labels(route, status).inc()
-            self._metrics.seconds.labels(route).observe(seconds)
+            requests, times = self._series(route, status)
+            requests.inc()
+            times.observe(seconds)
             facts = {"method": scope["method"], "route": route, "status": status, "ms": round(1e3 * seconds, 2)}
             log.info("request", extra={"facts": facts})

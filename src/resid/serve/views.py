@@ -29,23 +29,45 @@ class View:
 
     def __init__(self, model: Recommender) -> None:
         self._model, self._catalogue, self._ids = model, model.catalogue_, model.ids_
+        self._dtype = self._catalogue.item_ids.dtype
         self._columns = [name for name in self._catalogue.items.columns if name != "item"]
 
     def parse(self, ids: Sequence[Any]) -> list[Any]:
         """Return item ids of a request with the type that the catalogue's have."""
-        return parse_ids(ids, self._catalogue.item_ids.dtype)
+        return parse_ids(ids, self._dtype)
 
     def unknown(self, ids: Sequence[Any]) -> int:
         """Return how many item ids are not in the catalogue."""
         return int((self._catalogue.find(ids) < 0).sum())
 
-    def codes(self, index: int) -> list[int] | None:
-        """Return the semantic ID of an item index; None if the model has no IDs."""
-        return None if self._ids is None else [int(code) for code in self._ids.codes[index]]
+    def codes(self, indices: Sequence[int]) -> Sequence[list[int] | None]:
+        """Return the semantic IDs of item indices; None if the model has no IDs."""
+        return [None] * len(indices) if self._ids is None else self._ids.codes[indices].tolist()
 
     def indices(self, ids: Sequence[Any]) -> list[int]:
         """Return the indices of known item ids."""
-        return [int(index) for index in self._catalogue.find(ids)]
+        indices: list[int] = self._catalogue.find(ids).tolist()
+        return indices
+
+    def recommended(self, ids: Sequence[Any], scores: Sequence[float], *, details: bool) -> list[dict[str, Any]]:
+        """Return recommended items, None for none, as entries of an answer; see `resid.serve.models.Recommendation`."""
+        found = [(item, score) for item, score in zip(ids, scores, strict=True) if item is not None]
+        indices = self.indices([item for item, _ in found])
+        entries: list[dict[str, Any]] = [
+            {"item": item, "score": score, "id": codes}
+            for (item, score), codes in zip(found, self.codes(indices), strict=True)
+        ]
+        if details:
+            for entry, index in zip(entries, indices, strict=True):
+                entry["details"] = self.item(index)
+        return entries
+
+    def why(self, history: Sequence[Any], items: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return why items are recommended after a history; see `resid.serve.models.Why`."""
+        return [
+            {name: value for name, value in each.to_dict().items() if name != "item"}
+            for each in self._model.explain(history, items)
+        ]
 
     def item(self, index: int) -> Item:
         """Return everything about an item index."""
@@ -53,7 +75,7 @@ class View:
         return Item(
             item=row["item"],
             title=item_label(row, self._catalogue.field_names),
-            id=self.codes(index),
+            id=self.codes([index])[0],
             fields={name: _plain(row[name]) for name in self._columns},
             interactions=int(self._catalogue.counts[index]),
             withdrawn=not self._catalogue.recommendable[index],

@@ -4,7 +4,7 @@
 const PAGE_SIZE = 20;
 const CHILDREN = 50;
 const $ = (id) => document.getElementById(id);
-const state = { models: [], history: [], words: "", offset: 0, prefix: [], childOffset: 0, turn: { search: 0, recommend: 0, branch: 0 } };
+const state = { models: [], history: [], words: "", offset: 0, prefix: [], childOffset: 0, turn: { search: 0, recommend: 0, branch: 0, similar: 0 } };
 
 function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
@@ -71,6 +71,9 @@ function path(codes, model, shared = 0) {
 const adder = (item) =>
   el("button", { type: "button", "aria-label": `Add ${item.title} to the history`, click: () => add(item) }, "Add");
 
+const likeIt = (item, model) =>
+  el("button", { type: "button", "aria-label": `Items similar to ${item.title}`, click: () => similar(item, model) }, "Similar");
+
 // Catalogue
 
 function search(more = false) {
@@ -103,7 +106,7 @@ function remove(index) {
 
 function showHistory() {
   $("no-history").hidden = state.history.length > 0;
-  $("history").replaceChildren(...state.history.map((item, index) => el("li", {}, what(item),
+  $("history").replaceChildren(...state.history.map((item, index) => el("li", {}, what(item), likeIt(item, state.models[0].name),
     el("button", { type: "button", class: "remove", "aria-label": `Remove ${item.title} from the history`, click: () => remove(index) }, "Remove"))));
   recommend();
 }
@@ -116,7 +119,9 @@ function sharedLevels(codes, histories) {
 }
 
 async function recommendBy(model) {
-  const request = { histories: [state.history.map((item) => item.item)], k: Math.min(Math.max(Number($("count").value) || 10, 1), state.maxK), exclude_seen: $("exclude-seen").checked, model: model.name, details: true };
+  const request = { histories: [state.history.map((item) => item.item)], k: Math.min(Math.max(Number($("count").value) || 10, 1), state.maxK), exclude_seen: $("exclude-seen").checked, model: model.name, details: true, why: true };
+  const conditions = $("where").value.split(";").map((condition) => condition.trim()).filter(Boolean);
+  if (conditions.length) request.where = conditions;
   const answer = await ask("/recommend", request);
   const codes = await Promise.all(state.history.map((item) => codesOf(item, model.name)));
   return { model, answer, codes };
@@ -134,6 +139,16 @@ async function codesOf(item, model) {
   return item.others[model];
 }
 
+// Why an item is recommended, folded: the nearest items of the history, and what each score adds.
+function reasons(why) {
+  const title = (id) => state.history.find((item) => item.item === id)?.title ?? String(id);
+  const near = why.nearest.map(({ item, similarity, shared_prefix: shared }) => el("li", {}, text(title(item)),
+    [similarity === null ? null : ` similarity ${similarity.toFixed(2)}`, shared ? ` ${count(shared, "shared code")}` : null].filter(Boolean).join(",")));
+  const parts = Object.entries(why.contributions).map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
+  if (!near.length && !parts) return null;
+  return el("details", {}, el("summary", {}, "Why"), el("ul", { class: "reasons" }, near), parts ? el("small", {}, `Score: ${parts}`) : null);
+}
+
 function recommend() {
   latest("recommend", () => Promise.all(state.models.map(recommendBy)), (answers) => {
     const sets = answers.map(({ answer }) => new Set(answer.results[0].items.map((found) => found.item)));
@@ -142,12 +157,27 @@ function recommend() {
       const rows = result.items.map((found) => {
         const both = sets.length > 1 && sets.every((set) => set.has(found.item));
         return el("li", {}, what(found.details, el("small", {}, path(found.id, model.name, sharedLevels(found.id, codes)),
-          ` score ${found.score.toFixed(2)}`, both ? el("span", { class: "both" }, " in both") : null)), adder(found.details));
+          ` score ${found.score.toFixed(2)}`, both ? el("span", { class: "both" }, " in both") : null), reasons(found.why)),
+          likeIt(found.details, model.name), adder(found.details));
       });
       const title = state.models.length > 1 ? el("h3", {}, text(model.name)) : null;
       const skipped = result.skipped ? el("p", { class: "muted" }, `${count(result.skipped, "item")} of the history unknown to this model`) : null;
       return el("div", { "data-model": place }, title, skipped, el("ol", { class: "items" }, rows));
     }));
+  });
+}
+
+// Similar items
+
+function similar(item, model) {
+  const query = new URLSearchParams({ k: 10, model });
+  latest("similar", () => ask(`/similar/${encodeURIComponent(item.item)}?${query}`), (answer) => {
+    $("similar-about").replaceChildren("The nearest items to ", text(item.title), ` in the vectors of ${model}`);
+    $("similar-items").replaceChildren(...answer.similar.map((found) => el("li", {},
+      what(found.item, el("small", {}, path(found.item.id, model, found.shared ?? 0), ` cosine ${found.cosine.toFixed(2)}`)), adder(found.item))));
+    $("similar").hidden = false;
+    $("similar").focus({ preventScroll: true });
+    $("similar").scrollIntoView({ block: "start" });
   });
 }
 
@@ -184,6 +214,7 @@ async function start() {
     state.maxK = version.limits.max_k;
     $("count").max = state.maxK;
     $("about").textContent = version.models.map((model) => `${model.name}: ${model.kind}, ${count(model.items, "item")}, version ${model.version}`).join(" | ");
+    $("where").placeholder = version.models[0].fields.length ? `${version.models[0].fields[0]}=…` : "";
     const withIds = version.models.filter((model) => model.levels);
     $("model").replaceChildren(...withIds.map((model) => el("option", { value: model.name }, model.name)));
     $("model-choice").hidden = withIds.length < 2;
@@ -208,6 +239,7 @@ $("more-children").addEventListener("click", () => browse(state.prefix, false, t
 $("model").addEventListener("change", () => browse([]));
 $("count").addEventListener("change", recommend);
 $("exclude-seen").addEventListener("change", recommend);
+$("where").addEventListener("change", () => { say(""); recommend(); });
 $("clear").addEventListener("click", () => { state.history = []; say("Cleared the history."); showHistory(); });
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
