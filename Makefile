@@ -1,7 +1,8 @@
 # The two commands of the README are `make demo` and `make test`; each makes the environment it needs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are first imported; most never are, and compiling all of them takes a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test faults lint check format bench clean
 
@@ -9,7 +10,7 @@ demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses logical --dist loadfile  # a process for every core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses logical --dist worksteal  # a process for every core
 
 FAULTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
 faults: .venv/dev # takes hours; the last lines of each part are the counts
@@ -20,7 +21,7 @@ faults: .venv/dev # takes hours; the last lines of each part are the counts
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 check: lint test
 
@@ -38,6 +39,7 @@ bench: .venv/compare
 	$(BIN)/python benchmarks/generator.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/items.py
+	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/sequential.py
 	$(BIN)/python benchmarks/serve.py
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from resid.comparison.tables import COLD_COLUMNS, cold_cells
 from resid.core.files import write_text
 
 RESULTS = Path(__file__).resolve().parent
@@ -219,6 +220,25 @@ def slice_table(rows: Sequence[Row]) -> Iterator[str]:
     yield from table(["recipe", "seeds", *(name.removeprefix("target ") for name in names)], body)
 
 
+def cold_tables(comparison: Path) -> Iterator[str]:
+    """Yield the metrics of new and old targets, if the protocol of a comparison is cold-items."""
+    record = json.loads(comparison.read_text()) if comparison.exists() else {}
+    facts = record.get("protocol", {}).get("cold_items")
+    if not facts:
+        return
+    yield f"The {facts['items']['new']:,} items that appeared last ({facts['order']}) are hidden from training and validation, and added to"
+    yield f"the fitted models. {facts['targets']['new']:,} targets are new, {facts['targets']['old']:,} are old. *Lost* is what old targets lose against the"
+    yield "same model without the new items."
+    yield ""
+    for rule in RULES:
+        title = "seen items kept" if rule == "seen_kept" else "seen items dropped"
+        yield from table(
+            [title, *COLD_COLUMNS], [[f"`{row['name']}`", *cold_cells(row, rule)] for row in record["rows"]]
+        )
+    yield "All targets together:"
+    yield ""
+
+
 def paired_table(folders: Sequence[Path]) -> Iterator[str]:
     """Yield the differences to rivals, with 95% intervals of a paired bootstrap over users."""
     body = []
@@ -293,6 +313,7 @@ def data_section(
                 yield ""
                 if failed := list(failures(comparison)):
                     yield from [*failed, ""]
+                yield from cold_tables(comparison)
             yield from metric_table(some)
             yield from slice_table(some)
             yield from paired_table(sorted({run.folder for row in some for run in row.runs}))

@@ -13,6 +13,7 @@ import pytest
 
 from resid import Dataset
 from resid.data.synthetic import SyntheticShop, synthetic_shop
+from tests.forks import Server
 
 hypothesis.settings.register_profile("resid", deadline=None)  # tests share the cores
 hypothesis.settings.load_profile("resid")
@@ -40,6 +41,8 @@ def spark():
     session_class = pytest.importorskip("pyspark.sql").SparkSession
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers
     builder = session_class.builder.master("local[2]").config("spark.ui.enabled", "false")
+    # Hardly any code runs often enough to be worth the better compiler or several threads of the garbage collector.
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
     yield session
     session.stop()
@@ -67,6 +70,20 @@ def items() -> pl.DataFrame:
             "title": [f"Item {index}" for index in range(6)],
         }
     )
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """Starts processes that have imported libraries, but nothing of resid."""
+    with Server() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Starts processes that have imported all of resid."""
+    with Server(everything=True) as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """CONTRIBUTING.md, followed literally: its files are added to a copy of the project, and its commands run there."""
 
+import json
 import os
 import re
 import shlex
@@ -16,13 +17,12 @@ from resid import Dataset
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE, DATA = Path("src/resid"), "demo-shop/data"
-PROGRAMS = {
-    "resid": [sys.executable, "-m", "resid"],
-    "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
-}
+# Uses the model of `resid fit`, then runs the tests, in one process, as every new one spends seconds on imports.
 USE = """
-import sys
-import resid
+import json, sys
+import pytest, resid
+
+tests = json.loads(sys.argv.pop(1))
 
 class Steps(resid.ConsoleProgress):
     def step(self, text):
@@ -47,6 +47,7 @@ assert set(loaded.parts_) == {name for name in sections if not name.endswith(("g
 for other in (again, loaded):
     same, values = other.recommend(histories, k=5)
     assert same.tolist() == items.tolist() and values.tolist() == scores.tolist()
+sys.exit(pytest.main(["-p", "no:cacheprovider", *tests]) if tests else 0)
 """
 
 
@@ -100,9 +101,9 @@ def write(project, example, without=None):
             (project / name).write_text(content)
 
 
-def run(project, command, *arguments):
+def run(project, *arguments):
     environment = os.environ | {"PYTHONPATH": str(project / "src")}
-    return subprocess.run([*command, *arguments], cwd=project, env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, *arguments], cwd=project, env=environment, capture_output=True, text=True)
 
 
 def test_what_is_read():
@@ -114,21 +115,22 @@ def test_what_is_read():
     ]
     for example in EXAMPLES:
         assert set(example.listed) == set(example.files)  # each list is complete, and so are the examples
-        assert example.fit
+        assert example.commands[0] == example.fit
+        assert [command[0] for command in example.commands[1:]] in ([], ["pytest"])
         assert sorted(name.split("/")[0] for name in example.files) in (["src", "src"], ["src", "src", "tests"])
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_follow(example, project):
     write(project, example)
-    for command in example.commands:
-        done = run(project, PROGRAMS[command[0]], *command[1:])
-        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    done = run(project, "-m", *example.fit)
+    assert done.returncode == 0, f"{shlex.join(example.fit)}\n{done.stdout}\n{done.stderr}"
     options = list(example.fit)
     recipe, folder = (options[options.index(name) + 1] for name in ("--recipe", "--out"))
     pairs = [value for name, value in pairwise(options) if name == "--set"]
-    done = run(project, [sys.executable, "-c", USE], str(project), DATA, recipe, folder, *pairs)
-    assert done.returncode == 0, done.stderr
+    tests = next((command[1:] for command in example.commands if command[0] == "pytest"), ())
+    done = run(project, "-c", USE, json.dumps(tests), str(project), DATA, recipe, folder, *pairs)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,6 @@ def test_follow(example, project):
 )
 def test_every_file_is_necessary(example, missing, project):
     write(project, example, without=missing)
-    done = run(project, PROGRAMS["resid"], *example.fit[1:])
+    done = run(project, "-m", *example.fit)
     assert done.returncode == 2, done.stdout
     assert re.search(r"there is no (recipe|method|encoder|quantizer|generator|recommender) ", done.stderr), done.stderr

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from resid.data.dataset import Dataset
     from resid.methods.fit import fit
     from resid.methods.recipe import Recipe
+    from resid.methods.update import update
     from resid.recommend.base import Recommender
     from resid.runs.run import load
 
@@ -28,6 +29,7 @@ __all__ = [
     "compare",
     "fit",
     "load",
+    "update",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -39,6 +41,7 @@ __getattr__, __dir__ = lazy_names(
         "data.dataset": "Dataset",
         "methods.fit": "fit",
         "methods.recipe": "Recipe",
+        "methods.update": "update",
         "recommend.base": "Recommender",
         "runs.run": "load",
     },

@@ -221,7 +221,8 @@ class TestFolder:
         manifest = json.loads((tmp_path / "data" / "dataset.json").read_text())
         assert manifest["format"] == 2
         assert not set(manifest["settings"]) & set(PrepareSettings.of_time_split)
-        assert set(manifest["files"]) == {"fields.npy", "items.parquet", "offsets.npy", "sequence.npy", "users.parquet"}
+        files = {"fields.npy", "items.parquet", "offsets.npy", "sequence.npy", "users.parquet"}
+        assert set(manifest["files"]) - {"first_seen.npy"} == files  # which they do not read
         assert PrepareSettings.from_dict(manifest["settings"]) == data.settings
         # The fingerprint of this shop before there were time splits.
         assert data.fingerprint[:16] == "b34c0f4dc27b32bf"

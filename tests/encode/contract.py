@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import polars as pl
@@ -93,15 +91,13 @@ class EncoderContract:
             assert again.columns == embeddings.columns
             assert again.digest == embeddings.digest
 
-    def test_another_process_gives_the_same_embeddings(self, small, embeddings, saved, tmp_path):
+    def test_another_process_gives_the_same_embeddings(self, small, embeddings, saved, forks, tmp_path):
         small.save(tmp_path / "data")
         program = (
             "import sys\nfrom resid import Dataset\nfrom resid.encode import Encoder\n"
             "print(Encoder.load(sys.argv[1]).embed(Dataset.load(sys.argv[2])).digest)"
         )
-        arguments = [sys.executable, "-c", program, str(saved), str(tmp_path / "data")]
-        printed = subprocess.run(arguments, capture_output=True, text=True, check=True)
-        assert printed.stdout.strip() == embeddings.digest
+        assert forks.output(program, saved, tmp_path / "data").strip() == embeddings.digest
 
     def test_a_folder_with_another_part_is_refused(self, small, encoder, tmp_path):
         Popularity().fit(small).save(tmp_path / "popularity")

@@ -283,8 +283,9 @@ class TestSaving:
             fitted.embed(other)
 
 
-def test_an_interrupted_run_ends_with_the_same_vectors(data, tmp_path, monkeypatch):
+def test_an_interrupted_run_ends_with_the_same_vectors(shop, tmp_path, monkeypatch):
     """With sampled negatives, hence sparse tables, in one pass, in windows, and with random masks."""
+    data = Dataset.from_tables(shop.interaction_table, shop.item_table, ["store", "categories"])
     windows = {"attention": "bidirectional"}
     for masking, form in (("last", {}), ("last", windows), ("random", windows)):
         settings = SMALL.replace(epochs=2, full_softmax_limit=20, masking=masking, **form)

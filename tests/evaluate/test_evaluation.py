@@ -34,7 +34,12 @@ def test_metrics_by_hand():
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of ranx itself
-def test_metrics_equal_those_of_ranx():
+def test_metrics_equal_those_of_ranx(monkeypatch):
+    import numba
+
+    monkeypatch.setattr(
+        numba.config, "DISABLE_JIT", True
+    )  # compiling ranx takes most of a minute, its Python code no time
     import ranx
 
     random = np.random.default_rng(0)

@@ -17,7 +17,6 @@ from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.methods.recipe import Recipe, recipe_names
 from tests.faults.counts import COUNTS
-from tests.faults.server import Server
 
 TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "0"))
 pytestmark = pytest.mark.timeout(3_600 + 600 * TRIALS)  # the server itself ends commands that hang
@@ -56,12 +55,6 @@ COMMANDS = {  # a command, and the option that makes it write something else
     "recommend": ("recommend run --histories log.parquet --out recs.parquet", "-k 5"),
     "recommend to CSV": ("recommend run --histories log.parquet --out recs.csv", "-k 5"),
 }
-
-
-@pytest.fixture(scope="module")
-def server():
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from resid.data import synthetic_shop
 from resid.data.batches import PADDING, SequenceBatches
 from resid.encode import FAMAE, FamaeSettings
 from resid.evaluate import evaluate
-from resid.generate.blend import Blend, fit_blend, seen_items
-from resid.generate.joint import JointGenerator, JointSettings, fill_unseen, stand_ins
+from resid.generate.blend import Blend, fit_blend, largest_bias, seen_items
+from resid.generate.joint import JointGenerator, JointSettings
+from resid.generate.stand_ins import fill_unseen, stand_ins
 from resid.quantize import GAOQ, SemanticIds
 from tests.recommend.contract import RecommenderContract, interrupt_after
 
@@ -288,9 +289,16 @@ class TestBlend:
                 assert loss(other) >= best - 1e-6
         assert loss(Blend(blend.weights, blend.seen_bias + 0.05)) >= best
 
+    def test_the_bias_of_added_items_is_the_largest_that_costs_little(self):
+        """Of 100 targets at the tenth place, one may be displaced by the best added item; the second would be too many."""
+        targets, above = torch.arange(100.0), torch.full((100,), 9)
+        added = torch.stack([torch.full((100,), -5.0), torch.full((100,), -30.0)], dim=1)
+        assert largest_bias(targets, above, added) == pytest.approx(6.0, abs=1e-3)
+        assert largest_bias(targets, above - 1, added) == pytest.approx(20.0, abs=1e-3)  # there is room for one
+
     def test_round_trip(self):
-        blend = Blend({"codes": 0.5, "item": 1.5}, -2.0)
-        assert Blend.from_dict(blend.to_dict()) == blend
+        for blend in (Blend({"codes": 0.5, "item": 1.5}, -2.0), Blend({"codes": 0.5}, -2.0, 0.3)):
+            assert Blend.from_dict(blend.to_dict()) == blend
 
     def test_seen_items(self):
         histories = torch.tensor([[PADDING, 3, 1], [0, 0, 2]])
@@ -308,7 +316,7 @@ class TestUnseenItems:
         assert filled[:, 0].tolist() == [1, 1, 1, 7, 9]  # of the leaf, of the first code
 
     def test_mean_of_the_nearest_seen_items(self, monkeypatch):
-        monkeypatch.setattr("resid.generate.joint._NEIGHBORS", 2)
+        monkeypatch.setattr("resid.generate.stand_ins._NEIGHBORS", 2)
         angles = np.radians([0.0, 10.0, 80.0, 90.0, 30.0])
         weights = stand_ins(self.counts, self.ids, np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32))
         assert weights.toarray().tolist() == [

@@ -1,8 +1,5 @@
 """Balanced k-means: scikit-learn's checks, balance, quality against k-means-constrained, and unusual input."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -191,14 +188,11 @@ def test_predict_returns_the_nearest_center():
     assert model.transform(points) == pytest.approx(distances, abs=1e-3)
 
 
-def test_deterministic_across_processes_and_threads():
+def test_deterministic_across_processes_and_threads(forks):
     script = (
         "import torch, sys; torch.set_num_threads(int(sys.argv[1]))\n"
         "import zlib; from tests.quantize.test_kmeans import blobs; from resid.quantize import GAOQ\n"
         "print(zlib.crc32(GAOQ((8, 6), random_state=3).fit(blobs(2_000, d=64)).codes_.tobytes()))"
     )
-    outputs = {
-        subprocess.run([sys.executable, "-c", script, threads], capture_output=True, text=True, check=True).stdout
-        for threads in ("1", "2")
-    }
+    outputs = {forks.output(script, threads) for threads in ("1", "2")}
     assert len(outputs) == 1

@@ -1,8 +1,6 @@
 """Every registered quantizer: saved and loaded, IDs of new items, collisions."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import polars as pl
@@ -94,7 +92,7 @@ class TestLoaded:
         assert np.array_equal(again.semantic_ids_.codes, copy.semantic_ids_.codes)
         assert np.array_equal(again.semantic_ids_.codes[:160], before)
 
-    def test_in_another_process(self, fitted, tmp_path):
+    def test_in_another_process(self, fitted, forks, tmp_path):
         fitted.save(tmp_path / "quantizer")
         np.save(tmp_path / "new.npy", NEW)
         script = (
@@ -103,11 +101,8 @@ class TestLoaded:
             "quantizer, new = Part.load(sys.argv[1]), np.load(sys.argv[2])\n"
             "print(json.dumps([quantizer.transform(new).tolist(), quantizer.extend(new).tolist()]))\n"
         )
-        arguments = [str(tmp_path / "quantizer"), str(tmp_path / "new.npy")]
-        printed = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", script, *arguments], capture_output=True, text=True, check=True
-        )
-        assert json.loads(printed.stdout) == [fitted.transform(NEW).tolist(), fitted.new_ids(NEW).tolist()]
+        printed = forks.output(script, tmp_path / "quantizer", tmp_path / "new.npy")
+        assert json.loads(printed) == [fitted.transform(NEW).tolist(), fitted.new_ids(NEW).tolist()]
 
     def test_input_is_checked(self, copy):
         with pytest.raises(ValueError, match="12 features"):

@@ -5,8 +5,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -285,7 +283,7 @@ class RecommenderContract:
             with pytest.raises(InputError, match="histories must be item indices from 0 to 11, shape"):
                 model.top(np.array(wrong), 3)
 
-    def test_loaded_in_another_process(self, model, tmp_path):
+    def test_loaded_in_another_process(self, model, forks, tmp_path):
         model.save(tmp_path / "saved")
         shutil.copytree(tmp_path / "saved", tmp_path / "elsewhere" / "copy")
         shutil.rmtree(tmp_path / "saved")
@@ -294,12 +292,9 @@ class RecommenderContract:
             "items, scores = resid.load(sys.argv[1]).recommend(json.loads(sys.argv[2]), 5)\n"
             "print(json.dumps([items.tolist(), scores.tobytes().hex()]))"
         )
-        arguments = [str(tmp_path / "elsewhere" / "copy"), json.dumps(self.HISTORIES)]
-        printed = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-        )
+        printed = forks.output(program, tmp_path / "elsewhere" / "copy", json.dumps(self.HISTORIES))
         items, scores = model.recommend(self.HISTORIES, 5)
-        assert json.loads(printed.stdout) == [items.tolist(), scores.tobytes().hex()]
+        assert json.loads(printed) == [items.tolist(), scores.tobytes().hex()]
         again = type(model).load(tmp_path / "elsewhere" / "copy")
         assert again.settings == model.settings
         assert (list(again.history_), again.best_epoch_) == (list(model.history_), model.best_epoch_)

@@ -1,11 +1,7 @@
 """New items: every model that can take them ranks them at once, IDs never move, and the rest of the model stays as it was."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -192,12 +188,34 @@ class TestAdd:
         model = KINDS[kind](data, famae, text)
         model.add_items(new.head(1))
         if kind == "resid":
-            model.blend_ = Blend({"codes": 1.0})
+            model.blend_ = model.added_blend_ = Blend({"codes": 1.0})
         same = (model.ids_.codes[:-1, :-1] == model.ids_.codes[-1, :-1]).all(axis=1)
         items, scores = model.top(np.array([[int(np.argmin(same))]]), len(model.catalogue_), exact=True)
         by_item = np.empty(len(model.catalogue_))
         by_item[items[0]] = scores[0]
         assert by_item[-1] == pytest.approx(by_item[:-1][same].mean(), abs=1e-4)
+
+    def test_blend_of_new_items(self, data, famae, text, new):
+        """They have a bias that is chosen on validation users, and count in histories as the items that stand in for them."""
+        model = KINDS["resid"](data, famae, text)
+        assert model.added_blend_ is not None
+        assert model.added_blend_.seen_bias == model.blend_.seen_bias
+        fitted, before = model.added_blend_, model.top(np.array([[3, 5]]), data.n_items, exact=True)
+        model.added_blend_ = Blend(fitted.weights, fitted.seen_bias, 1_000.0)
+        assert np.array_equal(model.top(np.array([[3, 5]]), data.n_items, exact=True)[1], before[1])
+        model.add_items(new)
+        items, scores = model.top(np.array([[3, 5]]), data.n_items, exact=True)
+        beams = model.top(np.array([[3, 5]]), data.n_items, beam_size=len(model.catalogue_))
+        assert set(items[0]) == set(beams[0][0])
+        assert scores == pytest.approx(beams[1], rel=1e-4)
+        assert set(items[0, :4]) == set(range(data.n_items, data.n_items + 4))
+        assert copied(model).added_blend_ == model.added_blend_
+        parts = model.contributions(np.array([[3, 5]]), items)
+        assert sum(parts.values()) == pytest.approx(scores, rel=1e-4)
+        assert parts["added"][0].tolist() == [1_000.0] * 4 + [0.0] * (data.n_items - 4)
+        nearest = model._stand_ins[[data.n_items]].indices
+        rows = model._cooccurrence.similarity_
+        assert rows[[data.n_items]].toarray() == pytest.approx(rows[nearest].toarray().mean(axis=0, keepdims=True))
 
     def test_evaluation_with_new_and_withdrawn_items(self, codes_model, data, new):
         model = copied(codes_model)
@@ -384,7 +402,7 @@ class TestCommands:
             model.add_items(new)
         assert len(resid.load(saved).lineage_) == 1
 
-    def test_an_error_or_a_kill_leaves_the_old_model(self, saved, new, tmp_path):
+    def test_an_error_or_a_kill_leaves_the_old_model(self, saved, new, forks):
         with pytest.raises(InputError, match="the model has no item"), change_model(saved, saved) as model:
             model.remove_items(
                 [model.catalogue_.item_ids[0]] * model.remove_items([model.catalogue_.item_ids[1]]) + ["gone"]
@@ -396,9 +414,7 @@ class TestCommands:
             "with change_model(sys.argv[1], sys.argv[1]) as model:\n    model.remove_items(sys.argv[2:])\n"
         )
         item = resid.load(saved).catalogue_.item_ids[0]
-        environment = os.environ | {"PYTHONPATH": str(Path(resid.__file__).parents[1])}
-        ended = subprocess.run([sys.executable, "-c", program, str(saved), item], env=environment, check=False)
-        assert ended.returncode == -signal.SIGKILL
+        assert forks.run([saved, item], program=program).code == -signal.SIGKILL
         assert not resid.load(saved).lineage_
         with change_model(saved, saved) as model:
             model.remove_items([item])

@@ -24,10 +24,13 @@ def changes(*sections):
     return [f"--set={section}.{change}" for section in sections for change in PLAIN[section]]
 
 
-def command(*arguments, processes=1):
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+def torchrun(*arguments):
+    """Run a command in two processes that torchrun starts, and return what is printed."""
     finished = subprocess.run(
-        [sys.executable, *launcher, "-m", "resid", *map(str, arguments)],
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "resid"),
+            *arguments,
+        ],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -35,6 +38,18 @@ def command(*arguments, processes=1):
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+@pytest.fixture
+def command(server):
+    """Runs a command in processes with the environment of torchrun, without the seconds that its start takes."""
+
+    def run(*arguments, processes=1):
+        finished = server.run(arguments, processes=processes)
+        assert finished.code == 0, finished.said
+        return finished
+
+    return run
 
 
 def losses(run, stage):
@@ -51,11 +66,11 @@ def plain_data(tmp_path_factory):
     return folder
 
 
-def test_all_stages_under_torchrun(plain_data, tmp_path):
+def test_all_stages_under_torchrun(plain_data, command, tmp_path):
     """Encoder and generator train in both processes, the first one quantizes and writes; then it is all reused."""
     options = ("fit", plain_data, *changes("encoder", "generator"), "--json")
     command(*options, "--out", tmp_path / "one")
-    printed = command(*options, "--out", tmp_path / "two", processes=2)
+    printed = torchrun(*options, "--out", tmp_path / "two")
     assert len(printed.splitlines()) == 1  # one process prints
     assert losses(tmp_path / "two", "encoder") == pytest.approx(losses(tmp_path / "one", "encoder"), rel=1e-4)
     assert len(losses(tmp_path / "two", "generator")) == 3
@@ -69,7 +84,7 @@ def test_all_stages_under_torchrun(plain_data, tmp_path):
     assert read_run(tmp_path / "two") == before
 
 
-def test_generator_and_sequential_model(plain_data, tmp_path):
+def test_generator_and_sequential_model(plain_data, command, tmp_path):
     """The batches of both have histories with different numbers of targets, which weigh the same in two processes."""
     for processes in (1, 2):
         run = tmp_path / f"sasrec-{processes}"
@@ -88,7 +103,7 @@ def test_generator_and_sequential_model(plain_data, tmp_path):
         )
 
 
-def test_tokenizer_and_generator_in_turns(plain_data, tmp_path):
+def test_tokenizer_and_generator_in_turns(plain_data, command, tmp_path):
     """ETEGRec freezes other parts in every epoch, and all processes change the IDs alike."""
     changed = (
         "dropout=0",

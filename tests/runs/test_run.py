@@ -2,11 +2,7 @@
 
 import fcntl
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import polars as pl
@@ -238,28 +234,20 @@ resid.fit(sys.argv[1], "resid", sys.argv[2], changes=json.loads(sys.argv[3]))
 """
 
 
-def test_killed_at_any_moment_it_continues(data, tmp_path):
+def test_killed_at_any_moment_it_continues(data, server, tmp_path):
     """Killed again and again after other times, the run ends with the model of a run that was not."""
-    changes = TINY | {"encoder.epochs": 4, "generator.epochs": 6}
-    command = [sys.executable, "-c", PROGRAM, str(data.folder), str(tmp_path / "killed"), json.dumps(changes)]
+    changes = json.dumps(TINY | {"encoder.epochs": 4, "generator.epochs": 6})
+    whole = server.run([data.folder, tmp_path / "whole", changes], program=PROGRAM)
+    assert whole.code == 0, whole.said
+    killed = [data.folder, tmp_path / "killed", changes]
     random = np.random.default_rng(0)
-    kills = 0
-    for signal_number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        limit = random.uniform(0, 2.5)
-        while process.poll() is None and not (tmp_path / "killed").exists():
-            time.sleep(0.001)  # imports
-        begin = time.monotonic()
-        while process.poll() is None and time.monotonic() - begin < limit:
-            time.sleep(0.001)
-        if process.poll() is None:
-            os.kill(process.pid, signal_number)
-            kills += 1
-        process.wait()
-    subprocess.run(command, check=True, capture_output=True)
-    assert kills
-    whole = resid.fit(data, "resid", tmp_path / "whole", changes=changes)
-    assert _answer(resid.load(tmp_path / "killed"), data) == _answer(whole, data)
+    codes = []
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        stop = {"signal": number, "after": random.uniform(0, whole.seconds / 2)}
+        codes.append(server.run(killed, program=PROGRAM, stop=stop).code)
+    assert any(codes)
+    assert server.run(killed, program=PROGRAM).code == 0
+    assert _answer(resid.load(tmp_path / "killed"), data) == _answer(resid.load(tmp_path / "whole"), data)
 
 
 SMALL = {"recommender.width": 16, "recommender.ffn_width": 32, "recommender.layers": 1, "recommender.epochs": 2}

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from threading import Thread
 
@@ -91,10 +89,10 @@ class TestCost:
         assert cost.peak_memory > 10**6
         assert cost.peak_device_memory is None
 
-    def test_a_killed_session_is_known_to_be_missing(self, tmp_path):
+    def test_a_killed_session_is_known_to_be_missing(self, forks, tmp_path):
         program = "import os, sys, pathlib\nfrom resid.runs import measured\n" \
                   "with measured(pathlib.Path(sys.argv[1])):\n    os.kill(os.getpid(), 9)"  # fmt: skip
-        assert subprocess.run([sys.executable, "-c", program, tmp_path]).returncode == -9
+        assert forks.run([tmp_path], program=program).code == -9
         assert read_cost(tmp_path).complete is False
         with measured(tmp_path):
             pass

@@ -6,7 +6,8 @@ import pytest
 
 from resid import Dataset
 from resid.evaluate import ranking_metrics
-from resid.sequential import CoOccurrence, CoOccurrenceSettings, Popularity
+from resid.recommend import Recommender
+from resid.sequential import CoOccurrence, CoOccurrenceSettings, Popularity, PopularityNew
 from tests.recommend.contract import RecommenderContract
 
 
@@ -18,6 +19,23 @@ class TestPopularity(RecommenderContract):
     def test_it_counts_training_histories_only(self, model, data):
         training = [item for user in range(data.n_users) for item in data.history_at(user)[:-2]]
         assert model.catalogue_.counts.tolist() == np.bincount(training, minlength=12).tolist()
+
+
+class TestPopularityNew(RecommenderContract):
+    @classmethod
+    def make(cls, data):
+        return PopularityNew().fit(data)
+
+    def test_new_items_come_first_by_the_popularity_of_their_fields(self, model, data):
+        changed = Recommender.from_artifact(model.to_artifact())
+        stores = pl.DataFrame({"store": data.item_table["store"], "count": data.training_counts}).drop_nulls()
+        by_count = stores.group_by("store").agg(pl.col("count").sum()).sort("count")["store"].to_list()
+        new = pl.DataFrame({"item": ["unknown", "rare", "popular"], "store": ["?", by_count[0], by_count[-1]]})
+        changed.add_items(new)
+        items, scores = changed.recommend(self.HISTORIES[0], 15)
+        assert items[:3].tolist() == ["popular", "rare", "unknown"]
+        assert items[3:].tolist() == model.recommend(self.HISTORIES[0], 12)[0].tolist()
+        assert (np.diff(scores) <= 0).all()
 
 
 class TestCoOccurrence(RecommenderContract):

@@ -13,11 +13,11 @@ from resid import InputError
 from resid.data import Batches
 from resid.train import open_fabric
 from resid.train.checkpoint import load_checkpoint
-from tests.train.toy import ROOT, SETTINGS, data, run, run_phases, run_sequences, sequence_batches, weights_in
+from tests.train.toy import PROGRAM, ROOT, SETTINGS, data, run, run_phases, run_sequences, sequence_batches, weights_in
 
 
-def torchrun(folder, processes, *words):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+def torchrun(folder, *words):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     return subprocess.run(
         [*command, "-m", "tests.train.toy", str(folder), "plain", *words],
         cwd=ROOT,
@@ -28,10 +28,15 @@ def torchrun(folder, processes, *words):
     )
 
 
-def test_two_processes_train_the_same_model_as_one(tmp_path):
+def train_together(forks, folder, *words):
+    """Train with two processes, started without torchrun, in the same environment."""
+    finished = forks.run([folder, "plain", *words], program=PROGRAM, processes=2)
+    assert finished.code == 0, finished.said
+
+
+def test_two_processes_train_the_same_model_as_one(forks, tmp_path):
     """Without dropout or noise, two halves of a batch give the gradient of the whole, sparse tables included."""
-    finished = torchrun(tmp_path / "two", 2)
-    assert finished.returncode == 0, finished.stderr
+    train_together(forks, tmp_path / "two")
     alone, history = run(tmp_path / "one", plain=True, evaluate=lambda: {"score": 0.0})
     same_weights(tmp_path / "two", alone)
     assert len(losses(tmp_path / "two")) == len(history) == SETTINGS.epochs  # one process writes
@@ -48,28 +53,26 @@ def losses(folder):
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_two_processes_weigh_their_shares_by_targets(tmp_path):
+def test_two_processes_weigh_their_shares_by_targets(forks, tmp_path):
     """The loss is the mean over targets, and the two shares of a batch have different numbers of them."""
     weights = [[batch.share(rank, 2).weight for rank in range(2)] for batch in sequence_batches(data())]
     assert sum(first != second for first, second in weights) > len(weights) / 2
-    finished = torchrun(tmp_path / "two", 2, "sequences")
-    assert finished.returncode == 0, finished.stderr
+    train_together(forks, tmp_path / "two", "sequences")
     alone, history = run_sequences(tmp_path / "one")
     same_weights(tmp_path / "two", alone)
     assert losses(tmp_path / "two") == pytest.approx([record["loss"] for record in history], rel=1e-5)
 
 
-def test_two_processes_freeze_parameters_and_change_phases(tmp_path):
+def test_two_processes_freeze_parameters_and_change_phases(forks, tmp_path):
     """Parameter groups, the epoch hook, extra state and two phases give the same with two processes as with one.
 
-    The run is stopped while parameters are frozen, and resumed.
+    The run is stopped while parameters are frozen, where torchrun has its own part, and resumed.
     """
-    stopped = torchrun(tmp_path / "two", 2, "phases", "slow", f"die={int(signal.SIGTERM)},step,22")
+    stopped = torchrun(tmp_path / "two", "phases", "slow", f"die={int(signal.SIGTERM)},step,22")
     assert stopped.returncode
     facts = load_checkpoint(tmp_path / "two" / "first" / "checkpoint.safetensors")[1]
     assert facts["state"]["step"] == 22
-    finished = torchrun(tmp_path / "two", 2, "phases")
-    assert finished.returncode == 0, finished.stderr
+    train_together(forks, tmp_path / "two", "phases")
     alone, histories = run_phases(tmp_path / "one", plain=True)
     same_weights(tmp_path / "two" / "second", alone)
     for phase, history in zip(("first", "second"), histories, strict=True):

@@ -43,10 +43,10 @@ def finish_and_compare(folder, uninterrupted):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, None)], ids=lambda value: str(value)
 )
-def test_a_stopped_run_ends_with_the_same_weights(uninterrupted, tmp_path, number, code):
+def test_a_stopped_run_ends_with_the_same_weights(uninterrupted, forks, tmp_path, number, code):
     """Stop a real process in the middle of an epoch, then in an epoch's last step, and in an evaluation."""
     for where, call, step, next_batch in (("step", 7, 7, 7), ("step", 11, 18, 18), ("evaluation", 2, 36, 0)):
-        returned = die(tmp_path, number, where, call)
+        returned = die(forks, tmp_path, number, where, call)
         assert returned == code if code else returned not in (0, -9)
         facts = load_checkpoint(tmp_path / "checkpoint.safetensors")[1]
         assert (facts["state"]["step"], facts["batches"]["next_batch"]) == (step, next_batch)
@@ -57,14 +57,14 @@ def test_a_stopped_run_ends_with_the_same_weights(uninterrupted, tmp_path, numbe
     ("where", "call"),
     [("step", 5), ("step", STEPS_PER_EPOCH + 9), ("evaluation", 2), ("replace", 1), ("replace", 2), ("replace", 4)],
 )
-def test_a_killed_run_ends_with_the_same_weights(uninterrupted, tmp_path, where, call):
+def test_a_killed_run_ends_with_the_same_weights(uninterrupted, forks, tmp_path, where, call):
     """Kill a real process without warning: in a step, an evaluation, before the best weights or a checkpoint are there."""
-    assert die(tmp_path, signal.SIGKILL, where, call) == -signal.SIGKILL
+    assert die(forks, tmp_path, signal.SIGKILL, where, call) == -signal.SIGKILL
     finish_and_compare(tmp_path, uninterrupted)
 
 
-def test_a_truncated_line_of_metrics_is_dropped(uninterrupted, tmp_path):
-    assert die(tmp_path, signal.SIGKILL, "evaluation", 3) == -signal.SIGKILL
+def test_a_truncated_line_of_metrics_is_dropped(uninterrupted, forks, tmp_path):
+    assert die(forks, tmp_path, signal.SIGKILL, "evaluation", 3) == -signal.SIGKILL
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "lo')
     finish_and_compare(tmp_path, uninterrupted)

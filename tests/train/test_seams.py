@@ -234,12 +234,12 @@ def finish_and_compare(folder, uninterrupted):
         ("replace", 6),  # the first file of the second phase
     ],
 )
-def test_a_killed_run_ends_with_the_same_weights_and_extra_state(uninterrupted, tmp_path, where, call):
-    assert die(tmp_path, signal.SIGKILL, where, call, "phases") == -signal.SIGKILL
+def test_a_killed_run_ends_with_the_same_weights_and_extra_state(uninterrupted, forks, tmp_path, where, call):
+    assert die(forks, tmp_path, signal.SIGKILL, where, call, "phases") == -signal.SIGKILL
     finish_and_compare(tmp_path, uninterrupted)
 
 
-def test_a_stopped_run_ends_with_the_same_weights_and_extra_state(uninterrupted, tmp_path):
+def test_a_stopped_run_ends_with_the_same_weights_and_extra_state(uninterrupted, forks, tmp_path):
     """Stop in the middle of an epoch, in its last step, with frozen parameters, and in the second phase."""
     n_items = data().n_items
     for phase, call, step, epoch, begun in (
@@ -248,7 +248,7 @@ def test_a_stopped_run_ends_with_the_same_weights_and_extra_state(uninterrupted,
         ("first", 4, 22, 1, [1, 2, 0, 1]),
         ("second", 32 + 21, 21, 1, [1]),
     ):
-        assert die(tmp_path, signal.SIGTERM, "step", call, "phases") == 143
+        assert die(forks, tmp_path, signal.SIGTERM, "step", call, "phases") == 143
         tensors, facts = load_checkpoint(tmp_path / phase / "checkpoint.safetensors")
         assert (facts["state"]["step"], facts["state"]["epoch"]) == (step, epoch)
         steps_before = 0 if phase == "first" else 2 * STEPS_PER_EPOCH

@@ -8,7 +8,6 @@ python -m tests.train.toy FOLDER [plain] [slow] [sequences | phases] [die=SIGNAL
 """
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -155,10 +154,12 @@ def run_phases(folder, plain=False, at_step=None, fabric=None, evaluate=None):
     return model, histories
 
 
-def die(folder, number, where, call, *words):
+PROGRAM = "import sys\nfrom tests.train.toy import main\nmain(*sys.argv[1:])"
+
+
+def die(forks, folder, number, where, call, *words):
     """Start a process that receives a signal at a given moment; return its exit code."""
-    command = [sys.executable, "-m", "tests.train.toy", str(folder), *words, f"die={int(number)},{where},{call}"]
-    return subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode
+    return forks.run([folder, *words, f"die={int(number)},{where},{call}"], program=PROGRAM).code
 
 
 def weights_in(path):

@@ -11,7 +11,7 @@ from rich.console import Console
 from resid import InputError, __version__
 
 # Each is a module of this folder and a function or application in it, imported when it is called.
-_COMMANDS = "demo prepare download info fit evaluate compare recommend similar export inspect items report serve encode quantize generate analyse recipes".split()
+_COMMANDS = "demo prepare download info fit evaluate compare recommend similar export inspect items update report serve encode quantize generate analyse recipes".split()
 
 app = App(
     name="resid",

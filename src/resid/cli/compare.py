@@ -22,6 +22,8 @@ def compare(
     recipes: str,
     out: Path,
     seeds: int = 3,
+    protocol: Literal["split", "cold-items"] = "split",
+    cold_share: float = 0.1,
     tune: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     trials: int | None = None,
     jobs: int | None = None,
@@ -44,6 +46,11 @@ def compare(
         Receives the tables (Markdown, LaTeX), the record (JSON), the runs, and the stages that they share.
     seeds
         Number of seeds: 3 is 0, 1 and 2.
+    protocol
+        split evaluates the test targets of the Dataset. cold-items hides the items that appeared last from training and
+        validation, adds them to the fitted models, and evaluates new and old targets.
+    cold_share
+        The share of items that cold-items hides.
     tune
         Settings to search on validation users, with their values: --tune "recommender.learning_rate=1e-3,3e-3". Recipes that
         have them are compared with the best ones.
@@ -66,6 +73,8 @@ def compare(
         recipes,
         out,
         seeds=seeds,
+        protocol=protocol,
+        cold_share=cold_share,
         tune=tune,
         trials=trials,
         jobs=jobs,
@@ -86,16 +95,18 @@ def compare(
 
 def _print(found: "Comparison") -> None:
     """Print the means of both rankings, and what was done."""
-    from resid.comparison.tables import METRICS, RULES
+    from resid.comparison.tables import COLD_COLUMNS, METRICS, RULES, cold_cells
 
+    cold = "cold_items" in found.record["protocol"]
     for ranking, (title, rule) in RULES.items():
         table = Table(title=f"{title}: {rule}", title_justify="left")
         table.add_column("method", overflow="fold")
-        for metric in METRICS.values():
-            table.add_column(metric, no_wrap=True)
+        for column in COLD_COLUMNS if cold else METRICS.values():
+            table.add_column(column, no_wrap=not cold)
         for row in found.record["rows"]:
             values = row["mean"].get(ranking)
-            table.add_row(escape(row["name"]), *(f"{values[m]:.4f}" for m in METRICS) if values else ("failed",))
+            cells = cold_cells(row, ranking) if cold else [f"{values[m]:.4f}" for m in METRICS if values]
+            table.add_row(escape(row["name"]), *(cells or ["failed"]))
         output.print(table)
     text = f"Ran {counted(found.n_run, 'run')}" if found.n_run else "Everything is there already; nothing was run"
     output.print(f"{text}. See {found.folder / 'table.md'}", highlight=False, markup=False, soft_wrap=True)

@@ -2,10 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from resid.cli.app import AsJson, output, print_json
+from resid.cli.show import measured_text
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
+from resid.core.files import FINAL
 
 if TYPE_CHECKING:
     from resid import Recommender
@@ -15,6 +19,7 @@ def fit(
     data: Path,
     *,
     out: Path,
+    final: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     training: Training = DEFAULTS,
     as_json: AsJson = False,
 ) -> None:
@@ -30,6 +35,9 @@ def fit(
         The Dataset's folder.
     out
         The run's folder: one subfolder per stage, and the recommender in model/.
+    final
+        Then train on all interactions as well, also on the newest that measuring needs, and write that model, for production, to
+        final/ in the run's folder, with the figures of the measured one.
     as_json
         Print the result as JSON.
     """
@@ -38,8 +46,14 @@ def fit(
     refuse_dataset_folder(out)
     made = training.changed_recipe()
     runtime = training.runtime()
-    model = fit_recipe(data, made, out, runtime=runtime)
-    if runtime.is_first:
+    model = fit_recipe(data, made, out, runtime=runtime, final=final)
+    if runtime.is_first and model.measured_ is not None:
+        if as_json:
+            print_json({"folder": str(out / FINAL), "recipe": made.name, "measured": dict(model.measured_)})
+            return
+        lines = [measured_text(model.measured_), f"Wrote {out}, and the model for production to {out / FINAL}"]
+        output.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    elif runtime.is_first:
         print_fitted(model, out, made.name, as_json)
         if not as_json:
             text = f"Next: resid evaluate {shlex.quote(str(out))}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from resid import InputError
 from resid.cli.app import AsJson, errors, output, print_json
-from resid.cli.show import ids_table, lineage_text
+from resid.cli.show import ids_table, lineage_text, measured_text
 from resid.core.errors import counted
 
 
@@ -51,12 +51,24 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         known.require_data(dataset, ids)
     found = id_quality(known, vectors.vectors if vectors else None, dataset)
     blend, judged = score_weights(model), verdict(found)
+    measured = model.measured_ if model is not None else None
     if as_json:
-        content = {**known.facts, **found, "blend": blend, "verdict": judged, "checksum": checksum, "lineage": lineage}
+        more = {"measured": dict(measured)} if measured is not None else {}
+        content = {
+            **known.facts,
+            **found,
+            "blend": blend,
+            "verdict": judged,
+            "checksum": checksum,
+            "lineage": lineage,
+            **more,
+        }
         print_json({"ids_of": str(ids), **content})
         return
     if checksum is not None:
         output.print(f"Model {checksum[:12]}", highlight=False)
+    if measured is not None:
+        output.print(measured_text(measured), highlight=False, soft_wrap=True)
     if lineage:
         output.print(lineage_text(lineage), highlight=False, soft_wrap=True)
     if blend:

@@ -1,6 +1,6 @@
 """Tables that more than one command shows: Datasets, and the quality of encoders and IDs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -104,14 +104,36 @@ def quality_table(found: dict[str, dict[str, Any]]) -> Table:
 
 
 def lineage_text(lineage: Sequence[dict[str, Any]]) -> str:
-    """Return the changes of a model's items, oldest first, one line each."""
+    """Return the changes of a model, oldest first, one line each."""
     words = {"add": "added", "remove": "withdrawn", "restore": "restored"}
+
+    def what(each: dict[str, Any]) -> str:
+        if each["action"] == "update":
+            return f"updated with {counted(each['interactions'], 'interaction')}, {counted(each['epochs'], 'epoch')}"
+        return f"{counted(each['items'], 'item')} {words[each['action']]}"
+
     lines = [
-        f"  {each['time']}  {counted(each['items'], 'item')} {words[each['action']]}, by resid {each['version']}, to model "
-        f"{each['parent'][:12]}"
+        f"  {each['time']}  {what(each)}, by resid {each['version']}, to model {each['parent'][:12]}"
         for each in lineage
     ]
     return "\n".join(["Changes since the fit:", *lines])
+
+
+def measured_text(measured: Mapping[str, Any]) -> str:
+    """Return what is known of a model that was trained on all interactions, see `Recommender.measured_`."""
+    figures = [
+        f"R@10 {values['recall@10']:.4f}, N@10 {values['ndcg@10']:.4f} {text}"
+        for name, text in (
+            ("test", "in test"),
+            ("validation", "in validation"),
+            ("training", "in validation during training"),
+        )
+        if "recall@10" in (values := measured.get(name, {}))
+    ]
+    return (
+        "Trained on all interactions, so no honest figure exists for this model. The model that was measured, "
+        f"{measured['checksum'][:12]}, had {'; '.join(figures) or 'no figures'} (seen items kept)."
+    )
 
 
 def ids_table(levels: list[dict[str, Any]]) -> Table:

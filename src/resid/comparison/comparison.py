@@ -4,6 +4,7 @@
 
     results/mine/
       comparison.json          the record: protocol, settings, results, costs, significance
+      data/                    protocol cold-items: the Dataset without the new items
       table.md, table.tex      the same for people
       runs/<recipe>-<seed>/    model, evaluation, run.json, recipe.toml
       stages/<stage>/<key>/    the stages, which runs share
@@ -14,16 +15,17 @@
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 
+from resid.comparison.cold import leave_room, prepare_cold
 from resid.comparison.display import Display
 from resid.comparison.processes import Workplace, check_devices, run_tasks
-from resid.comparison.results import RANKINGS, Result, Task, mean_gains, read_result, user_indices
+from resid.comparison.results import COLD_ITEMS, GROUPS, RANKINGS, Result, Task, mean_gains, read_result, user_indices
 from resid.comparison.rows import Row, read_rows
 from resid.comparison.significance import against_best_rival
 from resid.comparison.tables import latex, markdown
@@ -33,12 +35,14 @@ from resid.core.errors import InputError, as_path, counted
 from resid.core.files import content_of, refuse_file, write_text
 from resid.core.locks import exclusive
 from resid.core.progress import ConsoleProgress, default_progress
+from resid.data.cold_items import ColdItems, hide_newest
 from resid.data.dataset import Dataset, require_dataset
+from resid.evaluate.cold_items import NEW
 from resid.methods.recipe import Recipe
 
 FORMAT = 1
 RECORD, MARKDOWN, LATEX = "comparison.json", "table.md", "table.tex"
-RUNS, STAGES, TUNING, LOGS = "runs", "stages", "tuning", "logs"
+RUNS, STAGES, TUNING, LOGS, DATA = "runs", "stages", "tuning", "logs", "data"
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def compare(
     out: str | Path,
     *,
     seeds: int | Sequence[int] = 3,
+    protocol: Literal["split", "cold-items"] = "split",
+    cold_share: float = 0.1,
     tune: Sequence[str] | str = (),
     trials: int | None = None,
     jobs: int | None = None,
@@ -106,6 +112,11 @@ def compare(
         The folder of the comparison.
     seeds
         The seeds, or their number: 3 is 0, 1 and 2. A recipe without anything random is run once.
+    protocol
+        ``"split"`` evaluates the test targets of the Dataset's split. ``"cold-items"`` hides the items that appeared last from
+        training and validation, adds them to the fitted model, and evaluates new and old targets; see `resid.data.hide_newest`.
+    cold_share
+        The share of items that ``"cold-items"`` hides.
     tune
         Settings to search on validation users first, with their values: ``"encoder.learning_rate=1e-3,3e-3"``. Each recipe that
         has such a setting is then compared with its best settings.
@@ -134,12 +145,20 @@ def compare(
     if trials is not None and (trials < 1 or not spaces):
         raise InputError("the number of trials must be at least 1, and needs settings to tune.")
     folder, places = as_path(out), check_devices(tuple(devices), jobs)
-    _refuse_foreign(folder, dataset)
+    if protocol not in ("split", COLD_ITEMS):
+        raise InputError(f"there is no protocol '{protocol}'; use 'split' or '{COLD_ITEMS}'.")
+    cold = hide_newest(dataset, cold_share) if protocol == COLD_ITEMS else None
+    _refuse_foreign(folder, dataset, cold)
     if console is None and isinstance(shown := default_progress(), ConsoleProgress):
         console = shown.console
     place = Workplace(dataset.folder.resolve(), folder / STAGES, folder / LOGS, places, precision)
     with exclusive(folder):
-        made = _Comparison(folder, dataset, rows, numbers, place, console)
+        if cold is not None:
+            rows = [leave_room(row, cold) for row in rows]
+            place = replace(
+                place, data=prepare_cold(cold, folder / DATA), cold_items={"data": str(place.data), "share": cold.share}
+            )
+        made = _Comparison(folder, dataset, rows, numbers, place, console, cold)
         made.tune(spaces, trials)
         made.run()
         return made.finish()
@@ -156,8 +175,10 @@ class _Comparison:
         seeds: tuple[int, ...],
         place: Workplace,
         console: Console | None,
+        cold: ColdItems | None,
     ) -> None:
-        self.folder, self.data, self.rows, self.seeds = folder, data, rows, seeds
+        self.folder, self.rows, self.seeds, self.cold = folder, rows, seeds, cold
+        self.whole, self.data = data, data if cold is None else cold.known  # what is evaluated, and what is fitted to
         self.place, self.console = place, console
         self.tuning: dict[str, Any] = {}
         self.untuned = dict[str, str]()  # rows whose trials all failed, and why
@@ -183,8 +204,9 @@ class _Comparison:
 
     def run(self) -> None:
         """Run what is not there yet."""
+        split = "test" if self.cold is None else COLD_ITEMS
         tasks = [
-            Task(row.name, f"seed {seed}", row.seeded(seed), self.folder / RUNS / f"{row.folder}-{seed}")
+            Task(row.name, f"seed {seed}", row.seeded(seed), self.folder / RUNS / f"{row.folder}-{seed}", split)
             for seed in self.seeds  # all recipes with the first seed, then the next, so that a table is complete early
             for row in self.rows
             if seed in row.seeds(self.seeds)
@@ -234,8 +256,9 @@ class _Comparison:
                 write_text(path, text)
 
     def _record(self, significance: bool) -> dict[str, Any]:
-        data, settings = self.data, self.data.settings.to_dict()
+        data, settings = self.whole, self.whole.settings.to_dict()
         compared = dict(self._significance()) if significance else {}
+        on_new = dict(self._significance(NEW)) if significance and self.cold else {}
         return {
             "data": {
                 "name": (data.folder or Path()).resolve().name,
@@ -259,16 +282,18 @@ class _Comparison:
                 "significance": "paired bootstrap over users against the best rival, means over seeds, Holm",
                 "devices": list(self.place.devices),
                 "precision": self.place.precision,
+                **({} if self.cold is None else {"cold_items": self.cold.facts()}),
             },
             "seeds": list(self.seeds),
             "tuning": self.tuning,
-            "rows": [self._row(row, compared.get(row.name, {})) for row in self.rows],
+            "rows": [self._row(row, compared.get(row.name, {}), on_new.get(row.name, {})) for row in self.rows],
         }
 
-    def _row(self, row: Row, significance: dict[str, Any]) -> dict[str, Any]:
+    def _row(self, row: Row, significance: dict[str, Any], on_new: dict[str, Any]) -> dict[str, Any]:
         tasks = [task for task in self.results if task.row == row.name]
         done = [result for task in tasks if (result := self.results[task]) is not None]
         of_seeds = {ranking: [result.metrics(ranking) for result in done] for ranking in RANKINGS}
+        groups = [result.groups() for result in done]
         return {
             "name": row.name,
             "description": row.recipe.description,
@@ -277,6 +302,7 @@ class _Comparison:
             "mean": {ranking: _over_seeds(values, np.mean) for ranking, values in of_seeds.items()} if done else {},
             "deviation": {r: _over_seeds(v, _deviation) for r, v in of_seeds.items()} if len(done) > 1 else {},
             "significance": significance,
+            **({} if self.cold is None else {"groups": _groups_over_seeds(groups), "significance_on_new": on_new}),
             "runs": [self._run(task, self.results[task]) for task in tasks],
         }
 
@@ -286,12 +312,13 @@ class _Comparison:
             "folder": str(task.folder.relative_to(self.folder)),
             "error": self.errors.get(task),
             "metrics": {ranking: result.metrics(ranking) for ranking in RANKINGS} if result else {},
+            **({} if self.cold is None else {"groups": result.groups() if result else {}}),
             "stages": result.stages if result else {},
             "evaluation": result.evaluation if result else {},
         }
 
-    def _significance(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield row → ranking → metric → the comparison with the best rival."""
+    def _significance(self, group: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield row → ranking → metric → the comparison with the best rival, on all targets or those of a group."""
         done = {
             row.name: [r for task, r in self.results.items() if r is not None and task.row == row.name]
             for row in self.rows
@@ -299,9 +326,9 @@ class _Comparison:
         done = {name: results for name, results in done.items() if results}
         if len(done) < 2:
             return
-        users = user_indices([result for results in done.values() for result in results])
+        users = user_indices([result for results in done.values() for result in results], group)
         found = {
-            ranking: against_best_rival({name: mean_gains(each, ranking) for name, each in done.items()}, users)
+            ranking: against_best_rival({name: mean_gains(each, ranking, group) for name, each in done.items()}, users)
             for ranking in RANKINGS
         }
         for name in done:
@@ -334,8 +361,8 @@ def read_comparison(folder: str | Path) -> dict[str, Any] | None:
     return content
 
 
-def _refuse_foreign(folder: Path, data: Dataset) -> None:
-    """Raise an `InputError` if a folder is something else, or a comparison on another Dataset."""
+def _refuse_foreign(folder: Path, data: Dataset, cold: ColdItems | None) -> None:
+    """Raise an `InputError` if a folder is something else, or a comparison on another Dataset or with another protocol."""
     refuse_file(folder)
     if content := content_of(folder):
         raise InputError(f"{folder} is {content}; choose another folder.")
@@ -345,7 +372,11 @@ def _refuse_foreign(folder: Path, data: Dataset) -> None:
             f"{folder}: this is a comparison on another Dataset ({record['data']['name']}, fingerprint "
             f"{record['data']['fingerprint'][:16]}); choose another folder."
         )
-    own = {RECORD, MARKDOWN, LATEX, RUNS, STAGES, TUNING, LOGS}
+    if record is not None and record["protocol"].get("cold_items") != (cold.facts() if cold else None):
+        raise InputError(
+            f"{folder}: this is a comparison with another protocol or share of new items; choose another folder."
+        )
+    own = {RECORD, MARKDOWN, LATEX, RUNS, STAGES, TUNING, LOGS, DATA}
     present = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
     if foreign := sorted(set(present) - own):
         raise InputError(
@@ -362,6 +393,16 @@ def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 def _over_seeds(metrics: list[dict[str, float]], summarize: Any) -> dict[str, float]:
     return {name: float(summarize([each[name] for each in metrics])) for name in metrics[0]}
+
+
+def _groups_over_seeds(groups: list[dict[str, dict[str, dict[str, float]]]]) -> dict[str, Any]:
+    """Return group → ranking → the means of the metrics; empty if there is no result."""
+    if not groups:
+        return {}
+    return {
+        group: {ranking: _over_seeds([each[group][ranking] for each in groups], np.mean) for ranking in RANKINGS}
+        for group in GROUPS
+    }
 
 
 def _deviation(values: list[float]) -> float:

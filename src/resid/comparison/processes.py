@@ -27,12 +27,14 @@ class Workplace:
     Attributes
     ----------
     data : Path
-        The Dataset.
+        The Dataset, to which recipes are fitted.
     stages, logs : Path
         Folders for the shared stages, and for what the processes write to standard error.
     devices : tuple of str
         ``cpu``, ``cuda:0``, …, one for every task that runs at a time.
     precision : str
+    cold_items : dict or None
+        Protocol ``cold-items``: the folder of the whole Dataset, ``data``, and the ``share`` of new items.
     """
 
     data: Path
@@ -40,6 +42,7 @@ class Workplace:
     logs: Path
     devices: tuple[str, ...]
     precision: str
+    cold_items: dict[str, Any] | None = None
 
     def environment(self, device: str) -> dict[str, str]:
         """Return the environment variables of a process: its device, and its share of the cores."""
@@ -79,6 +82,7 @@ class _Worker:
             "folder": str(task.folder),
             "stages": str(place.stages),
             "split": task.split,
+            "cold_items": place.cold_items,
             "accelerator": device.partition(":")[0],
             "precision": place.precision,
             "log": str(self.log),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from resid.core.errors import InputError
 from resid.data.dataset import Dataset
+from resid.evaluate.cold_items import NEW, OLD, WITHOUT
 from resid.evaluate.metrics import NOT_FOUND, gains
 from resid.methods.recipe import Recipe
 from resid.runs import RunRecord, read_cost, read_evaluation, read_run, stage_key
@@ -19,6 +20,9 @@ from resid.runs.run import EVALUATION, MODEL, RECIPE
 
 CUTOFFS = (5, 10)
 RANKINGS = {"seen_kept": "rank", "seen_dropped": "rank_seen_dropped"}  # name → column of the ranks
+COLD_ITEMS = "cold-items"  # the name of the protocol, and of its evaluation
+# Groups of targets in the protocol cold-items: the rows that belong to them, and what the columns of the ranks are called.
+GROUPS = {NEW: (pl.col("new"), "rank"), OLD: (~pl.col("new"), "rank"), WITHOUT: (pl.col("asked"), "rank_without")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class Task:
     folder : Path
         Of the run.
     split : str
-        On which it is evaluated.
+        On which it is evaluated, or `COLD_ITEMS`.
     """
 
     row: str
@@ -73,14 +77,20 @@ class Result:
         costs = (*self.stages.values(), self.evaluation)
         return float(sum(cost.get("seconds") or 0.0 for cost in costs))
 
-    def gains(self, ranking: str) -> dict[str, NDArray[np.float64]]:
-        """Return Recall@K and NDCG@K at every target; `ranking` is one of `RANKINGS`."""
-        ranks = self.ranks[RANKINGS[ranking]]
+    def gains(self, ranking: str, group: str | None = None) -> dict[str, NDArray[np.float64]]:
+        """Return Recall@K and NDCG@K at every target; `ranking` is one of `RANKINGS`, `group` one of `GROUPS`."""
+        rows, column = (pl.lit(True), "rank") if group is None else GROUPS[group]
+        ranks = self.ranks.filter(rows)[RANKINGS[ranking].replace("rank", column, 1)]
         return gains((ranks.cast(pl.Int64).fill_null(NOT_FOUND) - 1).to_numpy(), CUTOFFS)
 
-    def metrics(self, ranking: str) -> dict[str, float]:
+    def metrics(self, ranking: str, group: str | None = None) -> dict[str, float]:
         """Return the means of the gains."""
-        return {name: float(values.mean()) for name, values in self.gains(ranking).items()}
+        return {name: float(values.mean()) for name, values in self.gains(ranking, group).items()}
+
+    def groups(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return group → ranking → metrics; empty unless the protocol is `COLD_ITEMS`."""
+        named = GROUPS if "new" in self.ranks.columns else {}
+        return {group: {ranking: self.metrics(ranking, group) for ranking in RANKINGS} for group in named}
 
 
 def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
@@ -134,14 +144,14 @@ def read_result(task: Task, data: Dataset) -> Result | None:
     return Result(ranks, stages, known | (asdict(cost) if cost else {}))
 
 
-def mean_gains(results: list[Result], ranking: str) -> dict[str, NDArray[np.float64]]:
-    """Return the gains at every target, averaged over the seeds of a row."""
-    of_seeds = [result.gains(ranking) for result in results]
+def mean_gains(results: list[Result], ranking: str, group: str | None = None) -> dict[str, NDArray[np.float64]]:
+    """Return the gains at every target, or at those of a group, averaged over the seeds of a row."""
+    of_seeds = [result.gains(ranking, group) for result in results]
     return {name: np.mean([values[name] for values in of_seeds], axis=0) for name in of_seeds[0]}
 
 
-def user_indices(results: list[Result]) -> NDArray[np.int64]:
-    """Return the user of every target, counted from 0.
+def user_indices(results: list[Result], group: str | None = None) -> NDArray[np.int64]:
+    """Return the user of every target, or of those of a group, counted from 0.
 
     Raises
     ------
@@ -154,4 +164,5 @@ def user_indices(results: list[Result]) -> NDArray[np.int64]:
         raise InputError(
             "the evaluations are of different targets; remove the folder runs/ and run the comparison again."
         )
-    return first["user"].rank("dense").to_numpy().astype(np.int64) - 1
+    rows = pl.lit(True) if group is None else GROUPS[group][0]
+    return first.filter(rows)["user"].rank("dense").to_numpy().astype(np.int64) - 1

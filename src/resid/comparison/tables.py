@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resid.comparison.results import COLD_ITEMS
+from resid.evaluate.cold_items import NEW, OLD, WITHOUT
+
 METRICS = {"recall@5": "R@5", "recall@10": "R@10", "ndcg@5": "N@5", "ndcg@10": "N@10"}
 RULES = {
     "seen_kept": ("Seen items kept", "The items of a user's history stay in the ranking."),
@@ -22,6 +25,8 @@ _LATEX = str.maketrans(
 def markdown(record: Mapping[str, Any]) -> str:
     """Return a comparison as Markdown: results for both rules of seen items, significance, costs and the protocol."""
     lines = [f"# Comparison on {record['data']['name']}", "", _protocol_sentence(record), ""]
+    if "cold_items" in record["protocol"]:
+        lines += _cold_section(record)
     for ranking, (title, rule) in RULES.items():
         lines += [
             f"## {title}",
@@ -140,6 +145,51 @@ def _results(record: Mapping[str, Any], ranking: str, style: _Style) -> Iterator
                 text += style.star
             cells.append(text if deviation is None else f"{text}{style.plus_minus}{deviation:.4f}")
         yield [name, *cells]
+
+
+COLD_METRICS = ("recall@10", "ndcg@10")
+COLD_COLUMNS = (
+    *(f"{group} {METRICS[metric]}" for group in (NEW, OLD, "both") for metric in COLD_METRICS),
+    *(f"old {METRICS[metric]} lost" for metric in COLD_METRICS),
+)
+
+
+def cold_cells(row: Mapping[str, Any], ranking: str) -> list[str]:
+    """Return the metrics of a row in the order of `COLD_COLUMNS`; empty if it has none."""
+    if not row["mean"]:
+        return []
+    groups = row["groups"] | {"both": row["mean"]}
+    cells = [f"{groups[group][ranking][metric]:.4f}" for group in (NEW, OLD, "both") for metric in COLD_METRICS]
+    for metric in COLD_METRICS:
+        before, after = (groups[group][ranking][metric] for group in (WITHOUT, OLD))
+        cells.append(f"{1 - after / before:.1%}" if before else "")
+    return cells
+
+
+def _cold_section(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the metrics of new, old and all targets, and what the new items cost the old targets."""
+    facts = record["protocol"]["cold_items"]
+    yield from ("## New and old targets", "")
+    yield (
+        f"Protocol {COLD_ITEMS}: the {facts['items'][NEW]:,} items of {record['data']['items']:,} that appeared last "
+        f"({facts['order']}) are hidden from training and validation with all of their {facts['hidden_interactions']:,} interactions. "
+        "Then they are added to the fitted model, which ranks all items, old and new. "
+        f"{facts['targets'][NEW]:,} targets are new, {facts['targets'][OLD]:,} are old. *Lost* is the share that old targets "
+        "lose against the same model without the new items, neither among its items nor in histories; below zero, they gain."
+    )
+    yield ""
+    for ranking, (title, _) in RULES.items():
+        rows = []
+        for row in record["rows"]:
+            name, cells = _cell(row["name"]), cold_cells(row, ranking)
+            errors = [run["error"] for run in row["runs"] if run["error"]]
+            best = row.get("significance_on_new", {}).get(ranking, {}).get("recall@10")
+            if cells and best and best["difference"] > 0 and best["p"] < SIGNIFICANT:
+                cells[0] += _MARKDOWN.star
+            rows.append([name, *(cells or [f"failed: {_cell(errors[0])}" if errors else "…"])])
+        yield from (*_markdown_table([title.lower(), *COLD_COLUMNS], iter(rows)), "")
+    yield f"{_MARKDOWN.star} R@10 of new targets is better than that of the best rival, {_MARKDOWN.level} (paired bootstrap over users, Holm)."
+    yield from ("", "All targets, old and new, are in the tables below.", "")
 
 
 _SIGNIFICANCE = (

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from resid.comparison.results import CUTOFFS, Task, fitted_record
+from resid.comparison.cold import check_growth, evaluate_cold
+from resid.comparison.results import COLD_ITEMS, CUTOFFS, Task, fitted_record
 from resid.core.errors import InputError, TrainingError, first_line
 from resid.core.progress import Advance
 from resid.core.runtime import Runtime
@@ -26,6 +27,8 @@ from resid.methods.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from resid.evaluate.cold_items import ColdEvaluation
+    from resid.evaluate.evaluation import Evaluation
     from resid.generate import Generator
 
 _SECONDS_BETWEEN_REPORTS = 0.5
@@ -101,22 +104,27 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     data, recipe = Dataset.load(order["data"]), Recipe.parse(order["name"], order["toml"])
     task = Task(order["name"], order["label"], recipe, Path(order["folder"]), order["split"])
     fabric = _fabric(order["accelerator"], order["precision"])
+    if task.split == COLD_ITEMS:
+        check_growth(recipe)
     if fitted_record(task, data) is not None:
         model = load(task.folder)
     else:
         runtime = Runtime(fabric=fabric, progress=reports)
         model = fit(data, recipe, task.folder, runtime=runtime, stages=order["stages"])
-    reports.step(f"Evaluation on the {task.split} split")
+    about: dict[str, Any] = {"environment": describe_environment(order["accelerator"], order["precision"])}
     with measured(task.folder / EVALUATION, fabric.device if fabric is not None else None):
-        found = evaluate(model, data, task.split, max(CUTOFFS), lists=True, progress=reports)
-    about = dict[str, Any]()
+        if task.split == COLD_ITEMS:
+            reports.step("Evaluation of new and old targets")
+            found: Evaluation | ColdEvaluation = evaluate_cold(load(task.folder), order["cold_items"], reports)
+        else:
+            reports.step(f"Evaluation on the {task.split} split")
+            found = evaluate(model, data, task.split, max(CUTOFFS), lists=True, progress=reports)
     if model.decodings:
-        share = cast("Generator[Any, Any]", model).invalid_share(found.windows)
-        about = {"decoding": "beam", "invalid_free_beams": share}
-    environment = describe_environment(order["accelerator"], order["precision"])
-    write_evaluation(
-        task.folder, task.split, {**about, **found.metrics(CUTOFFS), "environment": environment}, found.table()
-    )
+        share = cast("Generator[Any, Any]", model).invalid_share(
+            data.windows("test" if task.split == COLD_ITEMS else task.split)
+        )
+        about |= {"decoding": "beam", "invalid_free_beams": share}
+    write_evaluation(task.folder, task.split, {**found.metrics(CUTOFFS), **about}, found.table())
 
 
 def _fabric(accelerator: str, precision: Any) -> "Fabric | None":

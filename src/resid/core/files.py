@@ -12,6 +12,7 @@ from pathlib import Path
 from resid.core.errors import InputError, counted, explain_disk_errors
 
 RUN, MANIFEST = "run.json", "manifest.json"
+FINAL = "final"  # the folder in a run of the model that was trained on all interactions
 METRICS = "metrics.jsonl"  # of the epochs of a training
 _CONTENT = {
     RUN: "a run",

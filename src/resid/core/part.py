@@ -62,6 +62,9 @@ class Part(ABC):
         Called for all parts of a method before the first of them is fitted.
         """
 
+    def check_growth(self) -> None:  # noqa: B027 - quantizers follow the encoder
+        """Raise an `InputError` if a part with these settings cannot take new items once it is fitted."""
+
     @abstractmethod
     def fit(self, *inputs: Any, **options: Any) -> Self:
         """Fit the part; a subclass names its inputs. All take ``runtime``, see `resid.core.runtime.Runtime`."""

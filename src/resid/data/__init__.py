@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         VectorBatch,
         VectorBatches,
     )
+    from resid.data.cold_items import ColdItems, hide_newest
     from resid.data.dataset import Dataset
     from resid.data.settings import PrepareSettings
     from resid.data.splits import Split
@@ -24,6 +25,7 @@ __all__ = [
     "PADDING",
     "Batch",
     "Batches",
+    "ColdItems",
     "Dataset",
     "EpochBatches",
     "PrepareSettings",
@@ -33,6 +35,7 @@ __all__ = [
     "SyntheticShop",
     "VectorBatch",
     "VectorBatches",
+    "hide_newest",
     "synthetic_shop",
 ]
 
@@ -40,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "batches": "PADDING Batch Batches EpochBatches SequenceBatch SequenceBatches VectorBatch VectorBatches",
+        "cold_items": "ColdItems hide_newest",
         "dataset": "Dataset",
         "settings": "PrepareSettings",
         "splits": "Split",

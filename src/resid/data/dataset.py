@@ -10,8 +10,10 @@ On disk it is a folder (see `docs/data-format.md`)::
     sequence.npy     (interactions,) int32         item indices of all histories, one user after another
     offsets.npy      (users + 1,) int64            user u's history is sequence[offsets[u]:offsets[u + 1]]
     boundaries.npy   (users, 2) int64              time split only: where the validation and the test part of a history begin
+    first_seen.npy   (items,)                      if the timestamps are times: when each item first occurs
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +43,7 @@ MANIFEST = "dataset.json"
 _ARRAYS = ("fields", "sequence", "offsets")
 _TABLES = ("users", "items")
 _BOUNDARIES = "boundaries"
+_FIRST_SEEN = "first_seen"
 
 
 class Dataset:
@@ -56,6 +59,9 @@ class Dataset:
         Start of every user's history in `sequence`.
     boundaries : ndarray of int64, shape (n_users, 2), or None
         Time split: where the validation and the test part of every history begin in `sequence`. None is leave-one-out.
+    first_seen : ndarray, shape (n_items,), or None
+        The time of the first interaction of every item, if the timestamps are times since 1970; other numbers, such as positions
+        in a history, do not order items. Not part of the fingerprint.
     fields : ndarray of int32, shape (n_items, n_fields) or (n_items, n_fields, n_values)
         Field values as codes: 0 is missing, v is the v-th value of `vocabulary(field)`, counted from 1. If there are tags, it
         has a third axis: the codes of an item's tags in ascending order, padded with 0; other fields use the first place.
@@ -89,6 +95,7 @@ class Dataset:
         self.sequence = arrays["sequence"]
         self.offsets = arrays["offsets"]
         self.boundaries = arrays.get(_BOUNDARIES)
+        self.first_seen = arrays.get(_FIRST_SEEN)
         self._tables = dict(tables)
         self.settings = settings
         self.field_names = tuple(field_names)
@@ -418,6 +425,12 @@ class Dataset:
             raise InputError(f"there is no split '{split}'; the splits are {', '.join(self._splits)}.")
         return self._splits[split]
 
+    def with_training_windows(self, windows: Split) -> "Dataset":
+        """Return a view of the Dataset with other training windows, from which a model can be trained further."""
+        view = copy.copy(self)
+        vars(view)["_splits"] = {**self._splits, "train": windows}
+        return view
+
     def info(self) -> dict[str, Any]:
         """Return counts, fields and history lengths as JSON values."""
         lengths = np.diff(self.offsets)
@@ -467,7 +480,7 @@ class Dataset:
         folder = Path(folder)
         refuse_foreign_folder(folder, MANIFEST)
         with atomic_folder(folder) as partial:
-            for name in self._arrays:
+            for name in (*self._arrays, *([] if self.first_seen is None else [_FIRST_SEEN])):
                 with (partial / f"{name}.npy").open("wb") as file:
                     # Writing through Python, not through the file handle, gives a proper error when the disk is full.
                     np.save(cast(Any, SimpleNamespace(write=file.write)), getattr(self, name), allow_pickle=False)
@@ -513,6 +526,7 @@ class Dataset:
             version, files = int(manifest["format"]), manifest["files"]
             readable = FORMAT <= version <= FORMAT_WITH_TIME_SPLIT
             arrays = (*_ARRAYS, _BOUNDARIES) if version == FORMAT_WITH_TIME_SPLIT else _ARRAYS
+            arrays = (*arrays, _FIRST_SEEN) if f"{_FIRST_SEEN}.npy" in files else arrays
             names = (*(f"{name}.npy" for name in arrays), *(f"{name}.parquet" for name in _TABLES))
             checksums = {name: files[name]["sha256"] for name in names} if readable else {}
             unaltered = pop_checksum(manifest)

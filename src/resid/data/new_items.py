@@ -97,7 +97,9 @@ class NewItems:
         return replace(artifact, facts=facts, arrays=arrays, tables=tables, parts=parts)
 
 
-def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", **options: Any) -> NewItems:
+def read_new_items(
+    items: Any, catalogue: Catalogue, item_column: str = "item", *, skip_known: bool = False, **options: Any
+) -> NewItems:
     """Read items that are to be added to a model.
 
     Parameters
@@ -109,6 +111,8 @@ def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", 
         Of the model.
     item_column
         The name of the id column.
+    skip_known
+        Leave out items that the catalogue has; there may be no others.
     options
         Separator and encoding of a text file, see `Dataset.from_tables`.
 
@@ -118,48 +122,65 @@ def read_new_items(items: Any, catalogue: Catalogue, item_column: str = "item", 
         If a column is missing, an id is missing, of another type, given twice or in the catalogue already, or there is no row.
     """
     listed, table = read_items(items, catalogue, item_column, None, **options)
-    listed = _same_ids(listed, catalogue, table, item_column)
+    listed = cast_ids(listed, "item", catalogue.item_ids.dtype, table, item_column)
+    if skip_known:
+        listed = listed.filter(pl.Series(catalogue.find(listed["item"]) < 0))
+    return new_items_of(listed, catalogue, table.name, item_column)
+
+
+def new_items_of(listed: pl.DataFrame, catalogue: Catalogue, name: str, item_column: str = "item") -> NewItems:
+    """Return the items of a frame whose columns are those of the catalogue: ids, fields as they were read, kept columns.
+
+    Parameters
+    ----------
+    listed
+        The column ``item``, all fields, and other columns of the catalogue; what it lacks of these is missing.
+    catalogue
+        Of the model.
+    name, item_column
+        Of the table and of its id column, for messages.
+    """
     if (known := catalogue.find(listed["item"]) >= 0).any():
         names = listed["item"].filter(pl.Series(known))
         withdrawn = np.isin(catalogue.find(names), catalogue.withdrawn).any()
         raise InputError(
-            f"{table.name}, column '{item_column}': {counted(len(names), 'item is', 'items are')} in the model already, first "
+            f"{name}, column '{item_column}': {counted(len(names), 'item is', 'items are')} in the model already, first "
             f"{shown(names[0])}; {'restore withdrawn items, and ' if withdrawn else ''}leave the rows out."
         )
     codes = field_codes_of(listed, catalogue)
     unseen: list[list[str]] = [[] for _ in range(len(listed))]
-    for name, (code, column) in codes.items():
+    for field, (code, column) in codes.items():
         rows, values = np.arange(len(column)), column
-        if catalogue.kinds[name] == "tags":
+        if catalogue.kinds[field] == "tags":
             rows = np.repeat(rows, column.list.len().fill_null(0).to_numpy())
             values = column.drop_nulls().explode()
         for place in np.flatnonzero(code < 0):
-            unseen[rows[place]].append(f"{name}={values[int(place)]}")
+            unseen[rows[place]].append(f"{field}={values[int(place)]}")
         if unknown := int((code < 0).sum()):
             _log.warning(
                 "%s, field '%s': %d of %d values were not seen in training and count as missing",
-                *(table.name, name, unknown, len(code)),
+                *(name, field, unknown, len(code)),
             )
-    lacking = [name for name in catalogue.items.columns if name not in listed.columns]
+    lacking = [column for column in catalogue.items.columns if column not in listed.columns]
     if lacking:
-        _log.warning("%s has no column %s; it is missing for the new items", table.name, " and ".join(lacking))
+        _log.warning("%s has no column %s; it is missing for the new items", name, " and ".join(lacking))
     typed = [
-        listed[name].cast(dtype, strict=False) if name in listed.columns else pl.lit(None, dtype).alias(name)
-        for name, dtype in catalogue.items.schema.items()
+        listed[column].cast(dtype, strict=False) if column in listed.columns else pl.lit(None, dtype).alias(column)
+        for column, dtype in catalogue.items.schema.items()
     ]
     whole = listed.select(typed)
     return NewItems(whole, stacked_field_codes(codes, catalogue, len(listed)), unseen, catalogue.extended(whole))
 
 
-def _same_ids(items: pl.DataFrame, catalogue: Catalogue, table: Table, item_column: str) -> pl.DataFrame:
-    """Return items whose ids have the type of the catalogue's, or raise an `InputError`."""
-    own, wanted = items.schema["item"], catalogue.item_ids.dtype
+def cast_ids(rows: pl.DataFrame, name: str, wanted: Any, table: Table, column: str) -> pl.DataFrame:
+    """Return rows whose ids of users or items (`name`) have the type of those that are known, or raise an `InputError`."""
+    own = rows.schema[name]
     if own == wanted:
-        return items
+        return rows
     if table.untyped and wanted == pl.String:
-        return items.with_columns(pl.col("item").cast(pl.String))
+        return rows.with_columns(pl.col(name).cast(pl.String))
     raise InputError(
-        f"{table.name}, column '{item_column}': item ids are {'text' if own == pl.String else 'integers'} here but "
+        f"{table.name}, column '{column}': {name} ids are {'text' if own == pl.String else 'integers'} here but "
         f"{'text' if wanted == pl.String else 'integers'} in the model; convert the column."
     )
 

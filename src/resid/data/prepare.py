@@ -28,6 +28,7 @@ from resid.data.time_split import Times, split_by_time
 
 _log = logging.getLogger(__name__)
 
+LATEST = "latest_interaction"  # the note with the time of the last interaction
 _COLUMNS = ("user", "item", "timestamp")
 
 
@@ -54,13 +55,7 @@ def prepare_tables(
         raise InputError(
             f"timestamp_format: {shown(timestamp_format)} is not a format such as '%d/%m/%Y %H:%M' (--timestamp-format)."
         )
-    if not isinstance(columns, Mapping | None) or not all(isinstance(name, str) for name in (columns or {}).values()):
-        raise InputError(f"columns must map names to columns, for example {{'item': 'asin'}}, not {shown(columns)}.")
-    names = {column: column for column in _COLUMNS} | dict(columns or {})
-    if unknown := names.keys() - set(_COLUMNS):
-        raise InputError(f"columns: unknown key {min(map(shown, unknown))}; the keys are {', '.join(_COLUMNS)}.")
-    if len(set(names.values())) < len(names):
-        raise InputError("columns: user, item and timestamp must be three different columns.")
+    names = column_names(columns)
     options: dict[str, Any] = {
         "engine": engine,
         "scratch": scratch,
@@ -77,6 +72,18 @@ def prepare_tables(
         wanted = [names["item"], "item", *settings.fields, *columns_before_colon, *kept]
     catalogue = None if items is None else open_table(items, "items", wanted, **options)
     return prepare(log, catalogue, settings, names, progress, duplicates=duplicates, timestamp_format=timestamp_format)
+
+
+def column_names(columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the columns of user, item and timestamp in a log, or raise an `InputError` if they are invalid."""
+    if not isinstance(columns, Mapping | None) or not all(isinstance(name, str) for name in (columns or {}).values()):
+        raise InputError(f"columns must map names to columns, for example {{'item': 'asin'}}, not {shown(columns)}.")
+    names = {column: column for column in _COLUMNS} | dict(columns or {})
+    if unknown := names.keys() - set(_COLUMNS):
+        raise InputError(f"columns: unknown key {min(map(shown, unknown))}; the keys are {', '.join(_COLUMNS)}.")
+    if len(set(names.values())) < len(names):
+        raise InputError("columns: user, item and timestamp must be three different columns.")
+    return names
 
 
 def prepare(
@@ -179,7 +186,13 @@ def prepare(
     notes |= {f"tied_{name}_targets": count for name, count in histories.count_tied_targets(tied).items()}
     repeated = {name: count for name, count in histories.count_repeated_targets().items() if count}
     notes |= {f"repeated_{name}_targets": count for name, count in repeated.items()}
-    return build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    newest = engine.collect(kept.select(nw.col("timestamp").max()))["timestamp"]
+    notes[LATEST] = Times.of(newest).values[0].item()
+    data = build_dataset(users, catalogue, field_names, histories, settings, report.steps, notes)
+    first = engine.collect(kept.group_by("item").agg(nw.col("timestamp").min())).sort("item")["timestamp"]
+    if (appeared := Times.of(first)).scale is not None:
+        data.first_seen = appeared.values
+    return data
 
 
 def build_dataset(

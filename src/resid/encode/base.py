@@ -69,6 +69,11 @@ class Encoder(ShownModel, Part):
         """Return the encoder as plain data with new items, whose embeddings are `vectors`, at the end of its catalogue."""
         raise self._cannot_embed()
 
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        if type(self).embed_listed is Encoder.embed_listed:
+            raise self._cannot_embed()
+
     def _cannot_embed(self) -> InputError:
         return InputError(f"a {type(self).__name__} cannot embed new items; use FAMAE, which reads their fields.")
 

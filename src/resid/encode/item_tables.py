@@ -81,6 +81,10 @@ class ItemTableEncoder(Encoder):
         """See `Encoder.grow`; the embeddings are in the tables."""
         return replace(self.to_artifact(), parts={"recommender": self.recommender_.grow(new).artifact})
 
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        self.recommender_class(self.settings).check_growth()
+
     @property
     def ranks_items(self) -> bool:
         """A sequential model ranks items."""

@@ -304,6 +304,10 @@ def evaluate(
         raise InputError(f"expected a recommender, got a {type(model).__name__}; see resid.load.")
     if not isinstance(data, Dataset):
         data = Dataset.load(data)
+    if getattr(model, "measured_", None):
+        raise InputError(
+            "the model was trained on all interactions, so nothing is left to measure it with; evaluate the run that it comes from."
+        )
     model.require_data(data)
     _check_cutoffs((k,), data.n_items)
     windows, progress = data.windows(split), progress or default_progress()

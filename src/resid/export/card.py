@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def model_card(model: Recommender, source: Path, use: str) -> str:
         ),
         "Protocol": "Leave-one-out: the last item of every user is the test target, the one before it the validation target, "
         "and the rest is training. Targets are ranked in the whole catalogue.",
-        "Figures": _figures(source / EVALUATION) if run else _NO_FIGURES,
+        "Figures": _measured(model.measured_) or (_figures(source / EVALUATION) if run else _NO_FIGURES),
         "Settings": f"```json\n{json.dumps(model.settings.to_dict(), indent=1)}\n```",
         "Versions": "\n".join(f"- {package} {version}" for package, version in _versions()),
     }
@@ -52,6 +53,24 @@ def model_card(model: Recommender, source: Path, use: str) -> str:
 
 
 _NO_FIGURES = "Unknown: the model was exported without its run. `resid evaluate` measures it on its Dataset."
+
+
+def _measured(measured: Mapping[str, Any] | None) -> str:
+    """Return the figures of the model that was measured, if this one was trained on all interactions."""
+    if measured is None:
+        return ""
+    rows = [
+        f"| {part.replace('_', ' ')} | {name} | {value:.4f} |"
+        for part, values in measured.items()
+        if isinstance(values, Mapping)
+        for name, value in values.items()
+        if "@" in name and isinstance(value, float)
+    ]
+    head = (
+        "This model was trained on all interactions, so no honest figure exists for it. The same method without the held-out "
+        f"interactions (model `{measured['checksum'][:12]}`) was measured:"
+    )
+    return "\n".join([head, "", "| split | metric | value |\n|---|---|---|", *rows])
 
 
 def _figures(folder: Path) -> str:

@@ -60,6 +60,7 @@ class Generator(TrainedRecommender[_S, _M]):
     """Base class of generators: a subclass defines the network, the batches and the settings."""
 
     ids_: SemanticIds
+    _n_decoded: int | None = None  # set by an update
     _last_tree: tuple[bytes, tuple[PrefixTree, Indices]] | None = None
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType(
         {"beam": {}, "exact": {"exact": True}, "free": {"constrained": False}}
@@ -97,6 +98,7 @@ class Generator(TrainedRecommender[_S, _M]):
         used = embeddings is not None and self.settings.uses_embeddings
         vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False
+        self._n_decoded = None
         self._build(data.catalogue, ids, reduce_vectors(vectors, self.settings.width) if vectors is not None else None)
         configuration = {
             "level_sizes": list(ids.level_sizes),
@@ -267,7 +269,8 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _forget_trees(self) -> None:
         """Forget the prefix trees, as the IDs are others now."""
-        self.__dict__.pop("_full_tree", None)
+        for name in ("_full_tree", "_untrained", "_trained_items"):
+            self.__dict__.pop(name, None)
         self._last_tree = None
 
     def _make_tree(self, numbers: Indices) -> tuple[PrefixTree, Indices]:
@@ -279,7 +282,29 @@ class Generator(TrainedRecommender[_S, _M]):
 
     @cached_property
     def _untrained(self) -> UntrainedCodes:
-        return UntrainedCodes(self.ids_, self.catalogue_.n_fitted)
+        return UntrainedCodes(self.ids_, self._trained_items)
+
+    @cached_property
+    def _trained_items(self) -> NDArray[np.bool_]:
+        """Which items the model was fitted to or has been updated with, shape (items,); the others were added."""
+        place, catalogue = np.arange(len(self.catalogue_)), self.catalogue_
+        trained: NDArray[np.bool_] = (place < catalogue.n_fitted) | ((place < self.n_decoded) & (catalogue.counts > 0))
+        return trained
+
+    @property
+    def n_decoded(self) -> int:
+        """The number of items that the decoders know: those of the fit and, after an update, those added before it."""
+        return self._n_decoded or self.catalogue_.n_fitted
+
+    def _rebuild(self) -> None:
+        vectors = self.model_.vectors
+        self._build(self.catalogue_, self.ids_, vectors.cpu().numpy() if vectors is not None else None)
+
+    def _take_in_added(self) -> None:
+        if self.n_decoded < len(self.catalogue_):
+            weights, self._n_decoded = self.model_.state_dict(), len(self.catalogue_)
+            self._rebuild()
+            self.model_.load_state_dict(weights)
 
     def _own_vectors(self) -> NDArray[np.float32] | None:
         return None if self.model_.vectors is None else self.model_.vectors.cpu().numpy()
@@ -288,7 +313,12 @@ class Generator(TrainedRecommender[_S, _M]):
         content = super()._pack()
         vectors = {} if self.model_.vectors is None else {"vectors": self.model_.vectors.cpu().numpy()}
         return {
-            "facts": {**content["facts"], "level_sizes": self.ids_.level_sizes, "ids": self.ids_.facts},
+            "facts": {
+                **content["facts"],
+                "level_sizes": self.ids_.level_sizes,
+                "ids": self.ids_.facts,
+                **({"n_decoded": self._n_decoded} if self._n_decoded else {}),
+            },
             "arrays": {**content["arrays"], **vectors},
             "tables": {**content["tables"], "ids": self.ids_.table()},
         }
@@ -296,6 +326,7 @@ class Generator(TrainedRecommender[_S, _M]):
     def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
         codes = artifact.tables["ids"].drop("item").to_numpy(writable=True)
         ids = SemanticIds(codes, artifact.facts["level_sizes"], catalogue.item_ids, artifact.facts["ids"])
+        self._n_decoded = artifact.facts.get("n_decoded")
         self._build(catalogue, ids, artifact.arrays.get("vectors"))
 
 

@@ -11,6 +11,8 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
+Items that are added to a fitted model are all scored, by their fields and without codes, and have a bias that is chosen on validation
+users: there, the items that appeared last are scored as if they had been added.
 Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
 """
 
@@ -21,12 +23,14 @@ from functools import cached_property
 from typing import Any, Self, cast
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
+from resid.core.errors import InputError
 from resid.core.registry import register
 from resid.core.runtime import Runtime
 from resid.data.batches import PADDING, Batches, SequenceBatch, SequenceBatches, long_pieces
@@ -38,11 +42,13 @@ from resid.encode.base import Encoder
 from resid.encode.embeddings import ItemEmbeddings
 from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
-from resid.generate.blend import SEEN, Blend, fit_blend, seen_items
+from resid.generate.blend import SEEN, TOP, Blend, fit_blend, largest_bias, seen_items
 from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
+from resid.generate.new_items import same_map
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
+from resid.generate.stand_ins import fill_unseen, stand_ins, with_rows
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
@@ -52,9 +58,11 @@ from resid.sequential.sasrec import SASRecModel
 
 log = logging.getLogger(__name__)
 
+ADDED = "added"  # the name of the bias of added items
 COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
-_NEIGHBORS = 3  # seen items that stand in for an unseen one
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
+_UPDATED_BLEND_USERS = (2_000, 4_000)  # in an update: the least with which the weights are fitted again, and the most
+_AS_ADDED = 0.1  # share of the items, those that appeared last, that are scored as if added to choose the bias
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -150,10 +158,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     ----------
     blend_ : Blend
         The weights of the scores.
+    added_blend_ : Blend or None
+        Those of items that are added to the fitted model; None if they are proposed and scored as all others are.
     """
 
     settings_class = JointSettings
     blend_: Blend
+    added_blend_: Blend | None = None
 
     @property
     def required_parts(self) -> tuple[str, ...]:
@@ -185,14 +196,34 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         vars(self).pop("_stand_ins", None)  # of an earlier fit
         counted = "cooccurrence" in self.settings.scores
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
-        self.blend_ = Blend({"codes": 1.0})
+        self.blend_, self.added_blend_ = Blend({"codes": 1.0}), None
         super().fit(data, ids, embeddings, runtime=runtime)
         self.fitted = False  # until the blend is there
         self.parts_ = {"encoder": self._encoder} if self._encoder is not None else {}
         self._vectors = {}
         self.blend_ = self._fit_blend(data.validation)
+        self.added_blend_ = self._fit_added_blend(data)
         self.fitted = True
         return self
+
+    def _take_counts(self, data: Dataset, *, alone: bool = False) -> None:
+        super()._take_counts(data, alone=alone)
+        vars(self).pop("_stand_ins", None)
+        self._vectors = {}
+        if self._cooccurrence is not None:
+            counted = CoOccurrence().fit(data)
+            self._cooccurrence = counted.merged(self._cooccurrence) if alone else counted
+
+    def _end_update(self, data: Dataset) -> None:
+        super()._end_update(data)
+        if len(data.validation) >= _UPDATED_BLEND_USERS[0]:
+            self.blend_ = self._fit_blend(data.validation.sample(_UPDATED_BLEND_USERS[1]))
+            if self.added_blend_ is not None:
+                self.added_blend_ = self._blend_of_added(self.added_blend_.bias)
+
+    def _forget_counted(self) -> None:
+        super()._forget_counted()
+        self._vectors = {}
 
     def _configuration(self) -> dict[str, Any]:
         return {"encoder": self._encoder.digest if self._encoder is not None else None}
@@ -209,7 +240,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             sizes,
             max_length,
             vectors,
-            self.catalogue_.n_fitted,
+            self.n_decoded,
         )
         tables = self._encoder.initial_tables() if self._encoder and self.settings.start_from_encoder else {}
         with torch.no_grad():
@@ -260,7 +291,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         constrained: bool,
     ) -> tuple[Indices, Scores]:
         """Re-rank the items that the beams propose by their blended scores; see `Generator._best`."""
-        step = self._chunk(len(numbers)) if beam_size is None else len(histories)
+        added = self._scored_as_added(numbers)
+        step = (
+            self._chunk(len(numbers))
+            if beam_size is None
+            else max(1, min(len(histories), _CHUNK_SCORES // (len(added) + 1)))
+        )
         parts = []
         for first in range(0, len(histories), step):
             recent = self.recent(histories[first : first + step])
@@ -270,6 +306,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             else:
                 items, codes = self._propose(recent, memory, tree, numbers, beam_size, constrained=constrained)
                 blended = self._blend_some(recent, memory, items, codes)
+                if self.added_blend_ is not None and len(added):
+                    own, best = self._score_added(self.added_blend_, recent, memory, added).topk(
+                        min(k, len(added)), dim=1
+                    )
+                    blended = torch.cat([blended.masked_fill(self._are_added(items), -torch.inf), own], dim=1)
+                    items = torch.cat([items, added[best]], dim=1)
             best, place = blended.topk(min(k, blended.shape[1]), dim=1)
             chosen = items.gather(1, place).masked_fill(best == -torch.inf, -1)
             parts.append((_padded(chosen, k, -1), _padded(best, k, -np.inf)))
@@ -282,13 +324,35 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         scores = self._scores(recent, memory, None, self._code_scores(tree, recent, memory))
         scores = {name: values if name == "codes" else values[:, items] for name, values in scores.items()}
         seen = _seen(recent, len(self.catalogue_))[:, items]
-        return items.expand(len(recent), -1), self.blend_.combine(scores, seen)
+        return items.expand(len(recent), -1), self._combine(scores, seen, items)
 
     def _blend_some(self, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
         """Return the blended scores of items, -1 for none, shape (users, n); `codes` are their log-probabilities."""
         known = items.clamp_min(0)
         scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
-        return self.blend_.combine(scores, seen_items(recent, known)).masked_fill(items < 0, -torch.inf)
+        return self._combine(scores, seen_items(recent, known), known).masked_fill(items < 0, -torch.inf)
+
+    def _combine(self, scores: dict[str, Tensor], seen: Tensor, items: Tensor) -> Tensor:
+        """Return the blended scores of items, shape (users, n); `items` are their indices, shape (n,) or (users, n)."""
+        blended = self.blend_.combine(scores, seen)
+        if self.added_blend_ is None or not self.catalogue_.added:
+            return blended
+        return torch.where(self._are_added(items), self.added_blend_.combine(scores, seen), blended)
+
+    def _are_added(self, items: Tensor) -> Tensor:
+        """Return which items were added and never trained on; they have the indices `items`, -1 for none."""
+        return torch.from_numpy(~self._trained_items).to(items.device)[items] & (items >= 0)
+
+    def _scored_as_added(self, numbers: Indices) -> Tensor:
+        """Return the added items among some, all of which are scored: beams rarely lead to them, as codes are trained on others."""
+        chosen = numbers[~self._trained_items[numbers]] if self.added_blend_ is not None else numbers[:0]
+        return torch.from_numpy(chosen).to(self.model_.codes.device)
+
+    def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:
+        """Return the blended scores of added items, shape (n,), without codes; shape (users, n)."""
+        shape = (len(recent), len(items))
+        scores = self._scores(recent, memory, items, torch.zeros(shape, device=recent.device))
+        return blend.combine(scores, seen_items(recent, items.expand(shape)))
 
     @torch.inference_mode()
     def contributions(self, histories: Indices, items: Indices) -> dict[str, Scores]:
@@ -296,11 +360,14 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         recent = self.recent(histories)
         memory, chosen = self.model_.encode_histories(recent), torch.from_numpy(items).to(recent.device)
         codes = score_codes(self.model_, memory, self.model_.codes[chosen])
+        added, own = self._are_added(chosen), self.added_blend_ or self.blend_
         found = {
-            name: self.blend_.weights.get(name, 0.0) * values
+            name: torch.where(added, own.weights.get(name, 0.0), self.blend_.weights.get(name, 0.0)) * values
             for name, values in self._scores(recent, memory, chosen, codes).items()
         }
         found[SEEN] = self.blend_.seen_bias * seen_items(recent, chosen)
+        if self.catalogue_.added:
+            found[ADDED] = own.bias * added
         return {name: values.cpu().numpy().astype(np.float32) for name, values in found.items()}
 
     def score_tables(self) -> tuple[dict[str, NDArray[np.float32]], CoOccurrence | None]:
@@ -327,7 +394,10 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         return score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
 
     def _scores(self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor) -> dict[str, Tensor]:
-        """Return the available scores by name, each of shape (users, n); of all items if `items` is None."""
+        """Return the available scores by name, each of shape (users, n).
+
+        `items` are those of every user, shape (users, n), or the same for all, shape (n,), or all items if None.
+        """
         scores = {"codes": codes}
         if "item" in self.settings.scores:
             scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory[:, 0]), items)
@@ -340,8 +410,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def _dot_products(self, name: str, queries: Tensor, items: Tensor | None) -> Tensor:
         """Return the similarity of queries, shape (users, d), with the item vectors of a score; all items if None."""
         vectors = self._item_vectors(name)
-        if items is None:
-            return queries @ vectors.T
+        if items is None or items.ndim == 1:
+            return queries @ (vectors if items is None else vectors[items]).T
         return (vectors[items] @ queries[:, :, None])[:, :, 0]
 
     def _item_vectors(self, name: str) -> Tensor:
@@ -351,6 +421,9 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(self.model_.codes.device)
             found = fill_unseen(vectors, self._stand_ins)
+            if self.added_blend_ is not None:  # then added items are scored by their fields
+                added = torch.from_numpy(~self._trained_items).to(found.device)
+                found = torch.where(added[:, None], vectors, found)
             self._vectors[name] = found
         return found
 
@@ -364,8 +437,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
         if self._stand_ins is not None:
             found = found @ self._stand_ins.T
-        if items is None:
-            values = found.toarray()
+        if items is None or items.ndim == 1:
+            values = (found if items is None else found[:, items.cpu().numpy()]).toarray()
         else:
             rows = np.repeat(np.arange(len(items)), items.shape[1])
             values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
@@ -397,6 +470,80 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         log.warning("no score finds the targets of validation users; items are ranked by codes alone")
         return Blend({"codes": 1.0})
 
+    @torch.inference_mode()
+    def _fit_added_blend(self, data: Dataset) -> Blend | None:
+        """Choose the bias of added items on validation users: the items that appeared last are scored as if they were added.
+
+        They are the share of items that the protocol ``cold-items`` hides. The bias is the largest at which the other targets lose little
+        (`largest_bias`). Added items have the weights of the others, but for the codes, which say nothing that their fields do not.
+        """
+        from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
+
+        hidden, blend = newest_items(data, _AS_ADDED), self._blend_of_added(0.0)
+        if not hidden.any() or not any(blend.weights.values()) or not self._embeds_new_items():
+            return None
+        order = self.catalogue_.by_popularity
+        tree, numbers = self._make_tree(order[~hidden[order]])
+        places = torch.from_numpy(np.flatnonzero(hidden)).to(self.model_.codes.device)
+        table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
+        new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
+        vectors, counts = self._vectors_if_added(new, hidden), np.where(hidden, 0, self.catalogue_.counts)
+        parts = []
+        try:
+            vars(self)["_stand_ins"] = stand_ins(counts, self.ids_, vectors)
+            for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
+                recent = self.recent(batch.histories)
+                memory = self.model_.encode_histories(recent)
+                items, log_probs = self._propose(
+                    recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers))
+                )
+                blended = self._blend_some(recent, memory, items, log_probs)
+                hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
+                own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
+                above = (blended > own[:, None]).sum(dim=1)
+                added = self._score_added(blend, recent, memory, places)
+                best = added.topk(min(TOP, len(places)), dim=1).values
+                found = hits.any(dim=1) & (above < TOP)
+                parts.append([each[found].cpu() for each in (own, above, best)])
+        finally:
+            self._vectors = {}
+            vars(self).pop("_stand_ins", None)
+        own, above, best = (torch.cat(some) for some in zip(*parts, strict=True))
+        return replace(blend, bias=largest_bias(own, above, best)) if len(own) else None
+
+    def _blend_of_added(self, bias: float) -> Blend:
+        return replace(self.blend_, weights={**self.blend_.weights, "codes": 0.0}, bias=bias)
+
+    def _embeds_new_items(self) -> bool:
+        """Return whether the encoder has vectors for new items; without them, the model takes none."""
+        try:
+            if self._encoder is not None:
+                self._encoder.check_growth()
+        except InputError:
+            return False
+        return True
+
+    def _vectors_if_added(self, new: NewItems, hidden: NDArray[np.bool_]) -> NDArray[np.float32] | None:
+        """Return the item vectors, and set those of the scores, as they are if hidden items are added as the new items `new`."""
+        places = torch.from_numpy(hidden)
+        rows = self._item_tables()[0].weight
+        trained = rows[places].clone()
+        rows[places] = torch.from_numpy(next(iter(self._new_rows(new).values()))).to(rows)
+        self._vectors = {"item": self.model_.trunk.candidates().detach().clone()}
+        rows[places] = trained
+        vectors = None if self.model_.vectors is None else self.model_.vectors.cpu().numpy().copy()
+        if self._encoder is None:
+            return vectors
+        found = self._encoder.embed_listed(new)
+        if vectors is not None:
+            vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
+        if self._encoder.ranks_items:
+            grown = Encoder.from_artifact(self._encoder.grow(new, found))
+            own = self._encoder.candidates().detach().to(rows.device).clone()
+            own[places] = grown.candidates()[-len(new) :].to(own)
+            self._vectors["encoder"] = own
+        return vectors
+
     def _propose(
         self,
         recent: Tensor,
@@ -419,14 +566,19 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     def grow(self, new: NewItems) -> Grown:
         """See `Generator.grow`.
 
-        The codes of a new item score as those of its leaf (`UntrainedCodes`); for the other scores it has `stand_ins`, as every item
-        that training never saw.
+        The item and encoder scores of a new item are those of its fields, and the co-occurrence that of its `stand_ins`, both among the
+        items that are scored and in a history; codes do not count. Without `added_blend_`, its codes score as those of its leaf
+        (`UntrainedCodes`), and all other scores are those of its stand-ins.
         """
         grown = super().grow(new)
         arrays: dict[str, NDArray[Any]] = {"field_codes": new.append_codes(self._field_codes)}
-        if self._cooccurrence is not None:  # a new item has an empty row
-            ends = grown.artifact.arrays["cooccurrence.indptr"]
-            arrays["cooccurrence.indptr"] = np.concatenate([ends, np.repeat(ends[-1:], len(new))])
+        if self._cooccurrence is not None:
+            codes = grown.artifact.tables["ids"].drop("item").to_numpy()
+            ids, vectors = SemanticIds(codes, self.ids_.level_sizes), grown.artifact.arrays.get("vectors")
+            weights = stand_ins(new.catalogue.counts, ids, vectors)
+            arrays |= {
+                f"cooccurrence.{name}": a for name, a in with_rows(self._cooccurrence, len(new), weights).items()
+            }
         sizes = {**self._field_sizes, "item": self._field_sizes["item"] + len(new)}
         return replace(
             grown, artifact=new.grow(grown.artifact, appended={}, arrays=arrays, facts={"field_sizes": sizes})
@@ -438,12 +590,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if self._cooccurrence is not None:
             arrays |= {f"cooccurrence.{name}": array for name, array in self._cooccurrence.arrays().items()}
         facts = {**content["facts"], "blend": self.blend_.to_dict(), "field_sizes": self._field_sizes}
+        if self.added_blend_ is not None:
+            facts["added_blend"] = self.added_blend_.to_dict()
         return {**content, "facts": facts, "arrays": arrays}
 
     def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
         self._field_codes, self._field_sizes = artifact.arrays["field_codes"], artifact.facts["field_sizes"]
         self._encoder, self._cooccurrence, self._vectors = None, None, {}
         self.blend_ = Blend.from_dict(artifact.facts["blend"])
+        added = artifact.facts.get("added_blend")  # of a model of an earlier version, there is none
+        self.added_blend_ = Blend.from_dict(added) if added else None
         prefix = "cooccurrence."
         if counts := {k.removeprefix(prefix): v for k, v in artifact.arrays.items() if k.startswith(prefix)}:
             self._cooccurrence = CoOccurrence.from_arrays(counts, catalogue)
@@ -455,59 +611,6 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         encoder = model.parts_.get("encoder")
         model._encoder = encoder if isinstance(encoder, Encoder) and model.settings.uses_encoder else None
         return model
-
-
-def stand_ins(
-    counts: NDArray[np.int64], ids: SemanticIds, vectors: NDArray[np.float32] | None
-) -> sparse.csr_array | None:
-    """Return which seen items stand in for each item: itself, or the most similar ones if training never saw it.
-
-    Parameters
-    ----------
-    counts
-        Training counts, shape (items,).
-    ids
-        The IDs of the items. Without vectors, all seen items of the smallest subtree that has any are the most similar ones.
-    vectors
-        Item vectors, shape (items, d), or None. With them, the `_NEIGHBORS` seen items with the highest cosine are.
-
-    Returns
-    -------
-    sparse array or None
-        Shape (items, items), rows sum to 1; None if all items were seen, or none.
-    """
-    unseen, seen = np.flatnonzero(counts == 0), np.flatnonzero(counts)
-    if not len(unseen) or not len(seen):
-        return None
-    pairs = [np.column_stack([seen, seen])]
-    if vectors is not None:
-        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        step = max(1, _CHUNK_SCORES // len(seen))
-        for some in np.split(unseen, range(step, len(unseen), step)):
-            few = min(_NEIGHBORS, len(seen))
-            nearest = np.argpartition(-(units[some] @ units[seen].T), few - 1, axis=1)[:, :few]
-            pairs.append(np.column_stack([np.repeat(some, few), seen[nearest.ravel()]]))
-    else:
-        left = unseen
-        for depth in range(ids.levels - 1, -1, -1):
-            nodes = ids.node_of(depth)
-            alike = nodes[left, None] == nodes[None, seen]
-            row, column = np.nonzero(alike)
-            pairs.append(np.column_stack([left[row], seen[column]]))
-            left = left[~alike.any(axis=1)]
-    rows, columns = np.concatenate(pairs).T
-    weights = (1 / np.bincount(rows, minlength=len(counts)))[rows].astype(np.float32)
-    return sparse.csr_array((weights, (rows, columns)), shape=(len(counts), len(counts)))
-
-
-def fill_unseen(vectors: Tensor, weights: sparse.csr_array | None) -> Tensor:
-    """Return item vectors, shape (items, d), those of unseen items replaced by the means of their `stand_ins`."""
-    if weights is None:
-        return vectors
-    unseen = np.flatnonzero(weights.diagonal() == 0)
-    filled = vectors.clone()
-    filled[torch.from_numpy(unseen)] = torch.from_numpy(weights[unseen] @ vectors.cpu().numpy()).to(vectors)
-    return filled
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

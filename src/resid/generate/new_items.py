@@ -13,7 +13,7 @@ from resid.recommend.base import Recommender
 if TYPE_CHECKING:
     from resid.quantize.base import Quantizer
 
-_ENCODERS = ("encoder", "text_encoder")  # the names of the part that made the vectors of the IDs
+ENCODERS = ("encoder", "text_encoder")  # the names of the part that made the vectors of the IDs
 _ROWS = 65_536  # whose products are summed at a time
 _RANK = 1e-9  # eigenvalues below this share of the largest one count as zero
 
@@ -28,12 +28,10 @@ def id_parts(model: Recommender) -> "tuple[str, Encoder, Quantizer]":
     """
     from resid.quantize.base import Quantizer  # here, as scikit-learn and numba take seconds to import
 
-    name = next((name for name in _ENCODERS if name in model.parts_), None)
+    name = next((name for name in ENCODERS if name in model.parts_), None)
     if name is None or "quantizer" not in model.parts_:
         if any(part.endswith("_quantizer") for part in model.parts_):
-            raise InputError(
-                f"this {type(model).__name__} has two IDs per item and cannot take new items; fit it again."
-            )
+            raise two_ids(model)
         raise InputError(
             "the model was saved without its encoder and quantizer, which give IDs to new items; use the model of the run, or "
             "save it with parts=True."
@@ -45,6 +43,11 @@ def id_parts(model: Recommender) -> "tuple[str, Encoder, Quantizer]":
     if model.ids_ is None or not np.array_equal(known, model.ids_.codes):
         raise InputError("the IDs of this model are not those of its quantizer, so it cannot give IDs to new items.")
     return name, encoder, quantizer
+
+
+def two_ids(model: Recommender) -> InputError:
+    """Return why a model with two IDs per item cannot take new items."""
+    return InputError(f"this {type(model).__name__} has two IDs per item and cannot take new items; fit it again.")
 
 
 def same_map(

@@ -147,7 +147,7 @@ class OnePassGenerator(Generator[OnePassSettings, OnePassModel]):
     def _network(
         self, codes: Tensor, level_sizes: Sequence[int], vectors: Tensor | None, max_length: int
     ) -> OnePassModel:
-        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors, self.catalogue_.n_fitted)
+        return OnePassModel(codes, level_sizes, self.settings, max_length, vectors, self.n_decoded)
 
     def _new_rows(self, new: NewItems) -> dict[str, NDArray[np.float32]]:
         """Return zeros, as the learned embedding of an item that training never saw is zero."""

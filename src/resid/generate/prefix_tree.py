@@ -22,12 +22,12 @@ class UntrainedCodes:
     ----------
     ids
         The IDs of all items.
-    n_fitted
-        The number of items that the model was fitted to; those after them were added.
+    trained
+        Which items the model was fitted to, or has been updated with, shape (items,); the others were added.
     """
 
     ids: SemanticIds
-    n_fitted: int
+    trained: NDArray[np.bool_]
 
     @cached_property
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]:
@@ -36,7 +36,7 @@ class UntrainedCodes:
         Shapes (items,), (rows, codes) and (rows, codes). Prefixes that no fitted item has are not replaced.
         """
         parents, last = self.ids.node_of(self.ids.levels - 1), self.ids.codes[:, -1]
-        fitted = np.arange(len(parents)) < self.n_fitted
+        fitted = self.trained
         known = np.bincount(parents[fitted], minlength=self.ids.nodes(self.ids.levels - 1)) > 0
         affected = np.unique(parents[~fitted & known[parents]])
         rows = np.zeros(len(known), dtype=np.int64)

@@ -25,6 +25,7 @@ from resid.data.dataset import Dataset, require_dataset
 from resid.encode.embeddings import ItemEmbeddings
 from resid.generate.base import Generator, GeneratorModel, check_vectors, digest, reduce_vectors
 from resid.generate.decode import Beams, beam_search
+from resid.generate.new_items import two_ids
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import TwoStreamSettings
 from resid.generate.streams import STREAMS, Stream, rank_streams, table_of_streams
@@ -159,7 +160,12 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
     """
 
     settings_class = TwoStreamSettings
+    needs_inputs = True
     semantic_ids_: SemanticIds
+
+    def check_growth(self) -> None:
+        """Raise an `InputError`: items have two IDs."""
+        raise two_ids(self)
 
     def fit(
         self,

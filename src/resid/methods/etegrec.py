@@ -388,6 +388,7 @@ class ETEGRec(Generator[ETEGRecSettings, ETEGRecModel]):
     """
 
     settings_class = ETEGRecSettings
+    needs_inputs = True
     _alternation: Alternation | None = None  # during the first phase
 
     def fit(

@@ -21,6 +21,7 @@ def fit(
     changes: Mapping[str, Any] | None = None,
     runtime: Runtime | None = None,
     stages: str | Path | None = None,
+    final: bool = False,
 ) -> Recommender:
     """Fit a recommender to a Dataset.
 
@@ -42,6 +43,9 @@ def fit(
     stages
         A folder for stages that several runs share: each is fitted once, also if the runs are fitted at the same time. By
         default they are in the run's folder.
+    final
+        Then train on all interactions, for production, and return that model, which is saved as ``final`` in the run's folder; see
+        `Recommender.refit_on_all`. The run's own model stays the one that can be measured.
 
     Raises
     ------
@@ -58,4 +62,8 @@ def fit(
     with Run.open(folder, data, runtime, stages) as run:
         model = made.method.compose(run, made.parts, data)
         run.finish(model, made.name, made.toml(), compare_with_floor(run, model, data))
+        if final:
+            from resid.methods.final import fit_final  # here, as most runs do not need it
+
+            model = fit_final(run, model, data)
     return model

@@ -426,6 +426,7 @@ class UNGERGenerator(Generator[UNGERGeneratorSettings, UNGERModel]):
     """
 
     settings_class = UNGERGeneratorSettings
+    needs_inputs = True
     _targets: Tensor | None = None  # during training
     _target_width: int
 

@@ -21,6 +21,7 @@ from resid.core.display import ShownModel
 from resid.core.errors import InputError, counted, shown
 from resid.core.part import Part, SavedParts
 from resid.core.progress import Advance, Progress, Silent
+from resid.core.runtime import Runtime
 from resid.core.settings import Settings
 from resid.data.batches import Batch, Batches
 from resid.data.catalogue import Catalogue, as_list, lookup
@@ -46,6 +47,8 @@ from resid.recommend.histories import (
     without_seen,
 )
 from resid.recommend.items import AddedItems, Grown, change_record
+from resid.recommend.settings import UpdateSettings
+from resid.recommend.update import TrainedFurther
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +70,11 @@ class Recommender(ShownModel, ExplainedModel, Part):
     best_epoch_ : int
         The epoch with the best weights; 0 if nothing was trained.
     lineage_ : list of dict
-        The changes of its items since it was fitted, oldest first: ``action``, number of ``items``, the checksum of the model
-        before it (``parent``), ``time`` and ``version``.
+        The changes since it was fitted, oldest first: ``action``, number of ``items``, the checksum of the model before it
+        (``parent``), ``time`` and ``version``; of an update also the ``interactions`` and what training on them did.
+    measured_ : dict or None
+        Set if it was trained on all interactions (`refit_on_all`), so that it cannot be measured: the figures of the model that
+        was, with its ``checksum``.
     """
 
     settings: Settings
@@ -79,6 +85,7 @@ class Recommender(ShownModel, ExplainedModel, Part):
     history_: Sequence[dict[str, Any]] = ()
     best_epoch_: int = 0
     lineage_: Sequence[dict[str, Any]] = ()
+    measured_: Mapping[str, Any] | None = None
     fitted = False  # set when fit is complete
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})  # ways to decode → options of `top`
 
@@ -320,8 +327,8 @@ class Recommender(ShownModel, ExplainedModel, Part):
         Parameters
         ----------
         items
-            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed; values
-            that training never saw count as missing.
+            A path or a frame with the id column and the columns that were given as fields. Missing values are allowed;
+            values that training never saw count as missing.
         item_column
             The name of the id column.
         separator, encoding
@@ -333,7 +340,10 @@ class Recommender(ShownModel, ExplainedModel, Part):
             Where they went, and how many IDs are left.
         """
         self._require_fit()
-        new = read_new_items(items, self.catalogue_, item_column, separator=separator, encoding=encoding)
+        return self.take_in(read_new_items(items, self.catalogue_, item_column, separator=separator, encoding=encoding))
+
+    def take_in(self, new: NewItems) -> AddedItems:
+        """Add items that `read_new_items` read with the catalogue of this model; see `add_items`."""
         grown, record = self.grow(new), change_record("add", len(new), self.checksum)
         model = type(self)._from_artifact(grown.artifact)
         model.lineage_ = [*self.lineage_, record]
@@ -345,10 +355,39 @@ class Recommender(ShownModel, ExplainedModel, Part):
 
     def grow(self, new: NewItems) -> Grown:
         """Return the model with new items as plain data; see `add_items`."""
-        raise InputError(
+        raise self._cannot_grow()
+
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        if type(self).grow is Recommender.grow:
+            raise self._cannot_grow()
+
+    def _cannot_grow(self) -> InputError:
+        return InputError(
             f"a {type(self).__name__} knows items by their interactions alone and cannot take new items; fit it again, or use a "
             "model that reads item fields, such as the recipes resid or sasrec-fields."
         )
+
+    def update(
+        self,
+        data: Dataset,
+        earlier: Dataset | None = None,
+        *,
+        settings: UpdateSettings | None = None,
+        final: bool | None = None,
+        runtime: Runtime | None = None,
+    ) -> TrainedFurther:
+        """Train further on a Dataset that has grown; see `TrainedRecommender.update`, and `resid.update`, which reads tables."""
+        raise InputError(f"{self._cannot}be updated; fit it again, to the grown log.")
+
+    def refit_on_all(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
+        """Return a model that is trained on all interactions, for production; see `TrainedRecommender.refit_on_all`."""
+        raise InputError(f"{self._cannot}be fitted again to all interactions; use the model as it is.")
+
+    @property
+    def _cannot(self) -> str:
+        """The beginning of a message about what a recommender without a network cannot do."""
+        return f"a {type(self).__name__} has no network of its own that is trained, so it cannot "
 
     def room(self) -> Room | None:
         """Return how many semantic IDs are taken and free; None if there are no IDs, items can share them, or it is unknown."""
@@ -460,6 +499,8 @@ class Recommender(ShownModel, ExplainedModel, Part):
         }
         if self.lineage_:
             facts["lineage"] = list(self.lineage_)
+        if self.measured_ is not None:
+            facts["measured"] = dict(self.measured_)
         return Artifact(
             self.stage,
             self.kind,
@@ -476,6 +517,7 @@ class Recommender(ShownModel, ExplainedModel, Part):
         model.parts_ = SavedParts(artifact.parts)
         model.history_, model.best_epoch_ = artifact.facts["history"], artifact.facts["best_epoch"]
         model.lineage_ = artifact.facts.get("lineage", ())
+        model.measured_ = artifact.facts.get("measured")
         model.fitted = True
         return model
 

@@ -108,17 +108,19 @@ def nearest_items(vectors: NDArray[np.float32], known: NDArray[np.float32]) -> N
     return found
 
 
-def change_record(action: str, count: int, parent: str) -> dict[str, Any]:
+def change_record(action: str, count: int, parent: str, **more: Any) -> dict[str, Any]:
     """Return the entry of a change in the lineage of a model.
 
     Parameters
     ----------
     action
-        ``"add"``, ``"remove"`` or ``"restore"``.
+        ``"add"``, ``"remove"``, ``"restore"`` or ``"update"``.
     count
         The number of items.
     parent
         The checksum of the model before the change.
+    more
+        What else is recorded, as JSON values.
     """
     time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {"action": action, "items": count, "parent": parent, "time": time, "version": version("resid")}
+    return {"action": action, "items": count, "parent": parent, "time": time, "version": version("resid"), **more}

@@ -10,7 +10,9 @@
         training/           checkpoints, and the metrics of every epoch
         cost.json           its time and memory
       model/                the recommender with its encoder and quantizer, for `resid.load`
+      final/                the same method trained on all interactions, by `resid fit --final`
       evaluation/           what `resid evaluate` wrote about the model
+      new-ids.parquet, .csv after `resid update --new-ids`: the old and the new ID of every item
 
 The key of a stage is a checksum of the part's kind and settings and of exactly the inputs that it reads. A finished stage with
 the same key is loaded, an interrupted one continues, and another key gets another folder, so that no training is lost when
@@ -33,7 +35,7 @@ import polars as pl
 
 from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError, as_path, counted, first_line
-from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
+from resid.core.files import FINAL, MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.locks import exclusive
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
@@ -44,6 +46,7 @@ from resid.runs.cost import measured
 
 FORMAT = 2
 RECIPE, MODEL, EVALUATION = "recipe.toml", "model", "evaluation"
+NEW_IDS = "new-ids"
 _PART, _TRAINING = "part", "training"
 
 
@@ -246,6 +249,24 @@ class Run:
         measured = dict(validation or {})
         self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages), validation=measured)
         self._write_record()  # last, so that the record describes the saved model
+
+    def runtime_of(self, stage: str, name: str) -> Runtime:
+        """Return the runtime of a further training of a stage's part, in a folder beside that of its own."""
+        return replace(self.runtime, folder=self.folder / self.stages[stage] / name)
+
+    def load_final(self) -> Recommender | None:
+        """Return the model of the run that was trained on all interactions; None if there is none, or it is damaged."""
+        try:
+            return Recommender.load(self.folder / FINAL) if (self.folder / FINAL).is_dir() else None
+        except InputError as error:
+            self.runtime.progress.step(f"Final: the saved model is damaged ({error}); fitting it again")
+            return None
+
+    def save_final(self, model: Recommender) -> None:
+        """Save the model that was trained on all interactions."""
+        if (self.folder / FINAL).exists():  # another one, or damaged
+            shutil.rmtree(self.folder / FINAL)
+        model.save(self.folder / FINAL)
 
     def _write_record(self) -> None:
         if self.runtime.is_first:
@@ -506,7 +527,7 @@ def _other_dataset(record: RunRecord, data: Dataset) -> str:
 
 def _belongs(path: Path) -> bool:
     """Return whether something in a folder can be part of a run."""
-    if path.name in (RECIPE, MODEL, EVALUATION):
+    if path.name in (RECIPE, MODEL, EVALUATION, FINAL) or path.stem == NEW_IDS:
         return True
     try:
         stage_of(path.name)

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from resid.sequential.cooccurrence import CoOccurrence
     from resid.sequential.hgn import HGN
     from resid.sequential.popularity import Popularity
+    from resid.sequential.popularity_new import PopularityNew
     from resid.sequential.s3rec import S3Rec
     from resid.sequential.sasrec import SASRec
     from resid.sequential.settings import (
         BERT4RecSettings,
         CoOccurrenceSettings,
         HGNSettings,
+        PopularityNewSettings,
         PopularitySettings,
         S3RecSettings,
         SASRecSettings,
@@ -28,6 +30,8 @@ __all__ = [
     "CoOccurrenceSettings",
     "HGNSettings",
     "Popularity",
+    "PopularityNew",
+    "PopularityNewSettings",
     "PopularitySettings",
     "S3Rec",
     "S3RecSettings",
@@ -42,8 +46,9 @@ __getattr__, __dir__ = lazy_names(
         "cooccurrence": "CoOccurrence",
         "hgn": "HGN",
         "popularity": "Popularity",
+        "popularity_new": "PopularityNew",
         "s3rec": "S3Rec",
         "sasrec": "SASRec",
-        "settings": "BERT4RecSettings CoOccurrenceSettings HGNSettings PopularitySettings S3RecSettings SASRecSettings",
+        "settings": "BERT4RecSettings CoOccurrenceSettings HGNSettings PopularityNewSettings PopularitySettings S3RecSettings SASRecSettings",
     },
 )

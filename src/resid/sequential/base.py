@@ -154,6 +154,9 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         self._candidates = None
         self.model_ = self._seeded(lambda: self._network(codes, list(field_sizes.values())))
 
+    def _rebuild(self) -> None:
+        self._build(self.catalogue_, self.model_.tables.codes.cpu().numpy(), self.field_sizes_)
+
     @torch.inference_mode()
     def top(
         self,
@@ -275,10 +278,7 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
 
     def grow(self, new: NewItems) -> Grown:
         """See `Recommender.grow`; a model that scores items by their fields has vectors for new ones."""
-        s = self.settings
-        if not s.use_fields or s.target == "id":
-            reason = "reads no item fields" if not s.use_fields else "scores items by their ids alone (target='id')"
-            raise InputError(f"this {type(self).__name__} {reason} and cannot take new items; fit it again.")
+        self.check_growth()
         artifact, sizes = self.to_artifact(), dict(self.field_sizes_)
         sizes["item"] += len(new)
         grown = new.grow(
@@ -290,6 +290,13 @@ class SequentialRecommender(TrainedRecommender[_S, _M]):
         with torch.no_grad():
             vectors = type(self)._unpack(grown).model_.candidates().numpy()
         return Grown(grown, nearest_items(vectors[-len(new) :], vectors[: -len(new)]))
+
+    def check_growth(self) -> None:
+        """See `Part.check_growth`."""
+        s = self.settings
+        if not s.use_fields or s.target == "id":
+            reason = "reads no item fields" if not s.use_fields else "scores items by their ids alone (target='id')"
+            raise InputError(f"this {type(self).__name__} {reason} and cannot take new items; fit it again.")
 
     def _pack(self) -> dict[str, Any]:
         content = super()._pack()

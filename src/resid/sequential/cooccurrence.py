@@ -54,6 +54,21 @@ class CoOccurrence(Recommender):
         self.fitted = True
         return self
 
+    def merged(self, earlier: "CoOccurrence") -> Self:
+        """Return a model of two logs, this and an earlier one.
+
+        What the earlier one counted is estimated from its similarities and the counts of its items, which is exact if no history
+        has an item twice.
+        """
+        counts = [np.maximum(model.catalogue_.counts, 1) for model in (earlier, self)]
+        roots = [sparse.diags_array(np.sqrt(some)) for some in counts]
+        together = roots[0] @ earlier.similarity_ @ roots[0] + roots[1] @ self.similarity_ @ roots[1]
+        scale = sparse.diags_array(1 / np.sqrt(counts[0] + counts[1]))
+        found = (scale @ together @ scale).tocsr().astype(np.float32)
+        found.sort_indices()
+        arrays = {name: getattr(found, name) for name in ("data", "indices", "indptr")}
+        return type(self).from_arrays(arrays, self.catalogue_, self.settings)
+
     def top(
         self, histories: Indices, k: int, *, exclude_seen: bool = False, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[Indices, Scores]:

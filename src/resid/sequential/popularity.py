@@ -1,6 +1,6 @@
 """Popularity: the most frequent items, the same for all users."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from resid.core.artifact import Artifact
 from resid.core.registry import register
 from resid.core.runtime import Runtime
+from resid.core.settings import Settings
 from resid.data.dataset import Dataset, require_dataset
 from resid.recommend.base import Recommender
 from resid.recommend.histories import Indices, Scores, most_popular, recent_items, without_seen
@@ -18,10 +19,10 @@ from resid.sequential.settings import PopularitySettings
 class Popularity(Recommender):
     """Recommends the most frequent items of the training histories; the score is the logarithm of their share."""
 
-    settings_class = PopularitySettings
+    settings_class: ClassVar[type[Settings]] = PopularitySettings
 
-    def __init__(self, settings: PopularitySettings | None = None) -> None:
-        self.settings = settings or PopularitySettings()
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or self.settings_class()
 
     def fit(self, data: Dataset, *, runtime: Runtime | None = None) -> Self:
         """Count the items of the training histories."""

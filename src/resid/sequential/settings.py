@@ -198,3 +198,9 @@ class CoOccurrenceSettings(Settings):
 @validated
 class PopularitySettings(Settings):
     """Popularity has no settings."""
+
+
+@settings_for("recommender", "popularity-new")
+@validated
+class PopularityNewSettings(Settings):
+    """Popularity of the new has no settings."""

@@ -65,6 +65,7 @@ def train(
     evaluate: Callable[[], dict[str, float]] | None = None,
     monitor: str = "",
     configuration: dict[str, Any] | None = None,
+    stop_after: int | None = None,
 ) -> list[dict[str, Any]]:
     """Train a model, or resume the run in the runtime's folder; the model has the best weights afterwards.
 
@@ -89,6 +90,8 @@ def train(
         are the best.
     configuration
         What else identifies the run; a checkpoint with another configuration is refused.
+    stop_after
+        The number of epochs after which training ends, if that is before the horizon of the schedule, `settings.epochs`.
 
     Returns
     -------
@@ -114,7 +117,9 @@ def train(
         if fabric.global_rank == 0:
             stack.enter_context(exclusive(folder))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        run = _Training(model, batches, settings, folder, configuration or {}, fabric)
+        identity = (configuration or {}) | ({"stop_after": stop_after} if stop_after is not None else {})
+        run = _Training(model, batches, settings, folder, identity, fabric)
+        run.last_epoch = min(settings.epochs, stop_after or settings.epochs)
         if resumed := run.resume():
             state = run.state
             progress.step("Already trained, skipping" if state.finished else f"Resuming after step {state.step:,}")
@@ -163,6 +168,7 @@ class _Training:
             **configuration,
         }
         self.state = _State()
+        self.last_epoch = settings.epochs
         self.trackers: list[Tracker] = []
         self.writes = fabric.global_rank == 0
         self.samples, self.seconds = 0, 0.0  # of the current epoch
@@ -336,7 +342,7 @@ class _Training:
                 save_checkpoint(self.folder / BEST, self._tensors(), {"epoch": state.epoch, **metrics})
         waited = (state.epoch - state.best_epoch) // self.settings.evaluate_every
         patience = self.settings.patience if monitor else 0
-        state.finished = state.epoch >= self.settings.epochs or bool(patience and waited >= patience)
+        state.finished = state.epoch >= self.last_epoch or bool(patience and waited >= patience)
         for tracker in self.trackers:
             tracker.log(record, state.epoch)
         state.history.append(record)
