@@ -41,7 +41,7 @@ def names(browser, selector, part="bdi"):
 
 def ids(browser, selector):
     """Return the ids of the items of a list; several items may have the same title."""
-    return [text.split(" · ")[0] for text in names(browser, selector, "small")]
+    return [text.split(" · ")[0] for text in names(browser, selector, "small:first-of-type")]
 
 
 def test_nothing_is_loaded_from_elsewhere_and_nothing_fails(browser, service):
