@@ -176,7 +176,10 @@ class TestFolders:
         assert (model.ids_.codes[: len(old.ids_)] == old.ids_.codes).all()
         assert model.catalogue_.counts[-1] > 0
         assert model.n_decoded == len(model.catalogue_)
-        assert evaluate(model, grown).metrics((10,))["seen_kept"]["recall@10"] >= 0
+        assert model.trained_items[-1]
+        with pytest.raises(InputError, match="1 item of the model is not in the Dataset; train the model from before"):
+            model.refit_on_all(data)
+        assert len(evaluate(model, grown).kept) == len(grown.test)
         model.recommend([["brand-new"]], k=5)
         assert not list(tmp_path.glob(".m.update"))
         # The next update starts from the grown Dataset; what it has is not trained on again.
@@ -257,6 +260,7 @@ class TestFolders:
             resid.update(run, new, out=run)
         with pytest.raises(InputError, match="is the Dataset that grows"):
             resid.update(model, new, data=data, save_data=data.folder, settings=QUICK)
+        assert not model.lineage_  # and is not changed
         model.save(tmp_path / "damaged")
         (tmp_path / "damaged" / "weights.safetensors").write_bytes(b"damaged")
         with pytest.raises(InputError, match="missing or altered"):

@@ -181,4 +181,6 @@ def _without(data: Dataset, hidden: NDArray[np.bool_]) -> Dataset:
     steps = [*data.steps, {"step": "newest items hidden", **counts}]
     # Unseen targets stay: moved to training, a test target of the whole Dataset could be trained on.
     settings = data.settings.replace(unseen_targets="keep")
-    return build_dataset(pl.DataFrame(people), items, data.field_names, histories, settings, steps, {})
+    known = build_dataset(pl.DataFrame(people), items, data.field_names, histories, settings, steps, {})
+    known.first_seen = None if data.first_seen is None else data.first_seen[~hidden]
+    return known

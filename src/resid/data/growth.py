@@ -1,5 +1,6 @@
 """A Dataset that grows: new interactions at the ends of its histories, what of them is new to a model, and what is held out."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from resid.data.settings import MIN_INTERACTIONS
 from resid.data.splits import Histories, Split
 from resid.data.tables import checked_interactions
 from resid.data.time_split import Times, split_by_time
+
+_log = logging.getLogger(__name__)
 
 VALIDATE_FROM, TEST_FROM = 0.8, 0.9  # in a time split, shares of the new interactions at which the new periods begin
 
@@ -74,11 +77,12 @@ def read_interactions(
     left_out = 0
     if after is not None:
         times = Times.of(log["timestamp"])
-        new = times.values > times.find(after, LATEST)
+        known_until = times.on_scale(after)
+        new = times.values > known_until
         left_out = int((~new).sum())
         if not new.any():
             raise InputError(
-                f"{table.name}: all {counted(len(log), 'interaction')} are from {times.show(times.find(after, LATEST))} or before, "
+                f"{table.name}: all {counted(len(log), 'interaction')} are from {times.show(known_until)} or before, "
                 "the time until which the model knows the log; give newer ones."
             )
         log = log.filter(pl.Series(new))
@@ -96,7 +100,8 @@ def grow(catalogue: Catalogue, log: pl.DataFrame, data: Dataset | None = None) -
 
     In leave-one-out, the test targets are the last items of the grown histories and the validation targets those before them. In a
     time split, the latest tenth of the new interactions is tested and the tenth before it validates. Items keep their indices;
-    new users come after the others. No filter is applied.
+    new users come after the others. Items are not filtered; users with fewer than three interactions are left out, with a warning,
+    where the Dataset moves targets to training (``unseen_targets``).
 
     Parameters
     ----------
@@ -131,6 +136,10 @@ def grow(catalogue: Catalogue, log: pl.DataFrame, data: Dataset | None = None) -
     least = 1 if settings.unseen_targets == "keep" or settings.split == "time" else MIN_INTERACTIONS
     kept = lengths + added >= least
     if not kept.all():
+        _log.warning(
+            "%s with fewer than %d interactions are left out, as the Dataset takes no shorter histories; give their interactions again later",
+            *(counted(int((~kept).sum()), "new user", "new users"), least),
+        )
         order, rows, items = (values[kept[user.to_numpy()[order]]] for values in (order, rows, items))
         rows = (np.cumsum(kept) - 1)[rows]
         users, lengths, added = users.filter(pl.Series(kept)), lengths[kept], added[kept]
@@ -156,7 +165,7 @@ def grow(catalogue: Catalogue, log: pl.DataFrame, data: Dataset | None = None) -
     notes |= {f"repeated_{name}_targets": n for name, n in histories.count_repeated_targets().items() if n}
     sizes = {"users": len(users), "items": len(catalogue), "interactions": len(sequence)}
     steps = [*(data.steps if data is not None else ()), {"step": "new interactions added", **sizes}]
-    return build_dataset(
+    grown = build_dataset(
         users.to_frame(),
         catalogue.items,
         catalogue.field_names,
@@ -165,6 +174,13 @@ def grow(catalogue: Catalogue, log: pl.DataFrame, data: Dataset | None = None) -
         steps,
         notes | {LATEST: latest(log)},
     )
+    times = Times.of(log["timestamp"])
+    if data is not None and data.first_seen is not None and Times.of(pl.Series(data.first_seen)).scale == times.scale:
+        first = np.full(len(catalogue), times.values.max())
+        first[: data.n_items] = data.first_seen
+        np.minimum.at(first, item.to_numpy(), times.values)
+        grown.first_seen = first
+    return grown
 
 
 def new_targets(data: Dataset, earlier: Dataset | None, *, all_known: bool = False) -> NDArray[np.bool_]:

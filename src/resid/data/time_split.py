@@ -44,6 +44,11 @@ class Times:
         values = timestamps.cast(pl.Int64 if integer else pl.Float64).to_numpy()
         return cls(values, _scale_of(values.max().item()))
 
+    def on_scale(self, number: float) -> float:
+        """Return a time, as a number of any unit since 1970, as a number like `values`."""
+        unit = _scale_of(number)
+        return _converted(number, unit, self.scale) if unit and self.scale else number
+
     def find(self, point: str | float, name: str) -> float:
         """Return a point in time, given as a share, a number or a date, as a number like `values`.
 
@@ -60,8 +65,7 @@ class Times:
             earliest: float = np.partition(self.values, place)[place].item()
             return earliest
         if number is not None:
-            unit = _scale_of(number)
-            return _converted(number, unit, self.scale) if unit and self.scale else number
+            return self.on_scale(number)
         try:
             moment = datetime.fromisoformat(str(point))
         except ValueError as error:

@@ -26,7 +26,7 @@ import torch.nn.functional as f
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resid.core.errors import InputError
+from resid.core.errors import InputError, counted
 from resid.data.batches import PADDING
 from resid.encode.famae import FAMAE
 from resid.export import decode
@@ -44,12 +44,17 @@ def write_onnx(model: Recommender, folder: Path) -> str:
     Raises
     ------
     InputError
-        If it is another model, or a package is missing.
+        If it is another model, has added items that it was never trained on, or a package is missing.
     """
     if not isinstance(model, OnePassGenerator | JointGenerator):
         raise InputError(
             f"a {type(model).__name__} cannot be exported to ONNX; use a one-pass or joint generator "
             "(recipes resid-codes and resid)."
+        )
+    if added := int((~model.trained_items).sum()):
+        raise InputError(
+            f"the model has {counted(added, 'added item')} that it was never trained on, which the ONNX decoder cannot score; export the model "
+            "from before they were added, or update it with their interactions first."
         )
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:

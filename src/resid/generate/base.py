@@ -269,7 +269,7 @@ class Generator(TrainedRecommender[_S, _M]):
 
     def _forget_trees(self) -> None:
         """Forget the prefix trees, as the IDs are others now."""
-        for name in ("_full_tree", "_untrained", "_trained_items"):
+        for name in ("_full_tree", "_untrained", "trained_items"):
             self.__dict__.pop(name, None)
         self._last_tree = None
 
@@ -282,10 +282,10 @@ class Generator(TrainedRecommender[_S, _M]):
 
     @cached_property
     def _untrained(self) -> UntrainedCodes:
-        return UntrainedCodes(self.ids_, self._trained_items)
+        return UntrainedCodes(self.ids_, self.trained_items)
 
     @cached_property
-    def _trained_items(self) -> NDArray[np.bool_]:
+    def trained_items(self) -> NDArray[np.bool_]:
         """Which items the model was fitted to or has been updated with, shape (items,); the others were added."""
         place, catalogue = np.arange(len(self.catalogue_)), self.catalogue_
         trained: NDArray[np.bool_] = (place < catalogue.n_fitted) | ((place < self.n_decoded) & (catalogue.counts > 0))

@@ -219,7 +219,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         if len(data.validation) >= _UPDATED_BLEND_USERS[0]:
             self.blend_ = self._fit_blend(data.validation.sample(_UPDATED_BLEND_USERS[1]))
             if self.added_blend_ is not None:
-                self.added_blend_ = self._blend_of_added(self.added_blend_.bias)
+                blend = self._blend_of_added(self.added_blend_.bias)
+                self.added_blend_ = blend if any(blend.weights.values()) else None
 
     def _forget_counted(self) -> None:
         super()._forget_counted()
@@ -341,11 +342,11 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     def _are_added(self, items: Tensor) -> Tensor:
         """Return which items were added and never trained on; they have the indices `items`, -1 for none."""
-        return torch.from_numpy(~self._trained_items).to(items.device)[items] & (items >= 0)
+        return torch.from_numpy(~self.trained_items).to(items.device)[items] & (items >= 0)
 
     def _scored_as_added(self, numbers: Indices) -> Tensor:
         """Return the added items among some, all of which are scored: beams rarely lead to them, as codes are trained on others."""
-        chosen = numbers[~self._trained_items[numbers]] if self.added_blend_ is not None else numbers[:0]
+        chosen = numbers[~self.trained_items[numbers]] if self.added_blend_ is not None else numbers[:0]
         return torch.from_numpy(chosen).to(self.model_.codes.device)
 
     def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:
@@ -422,7 +423,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             vectors = source.candidates().detach().to(self.model_.codes.device)
             found = fill_unseen(vectors, self._stand_ins)
             if self.added_blend_ is not None:  # then added items are scored by their fields
-                added = torch.from_numpy(~self._trained_items).to(found.device)
+                added = torch.from_numpy(~self.trained_items).to(found.device)
                 found = torch.where(added[:, None], vectors, found)
             self._vectors[name] = found
         return found

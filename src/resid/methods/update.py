@@ -113,21 +113,23 @@ def update(
     runtime = runtime or Runtime()
     if isinstance(model, Recommender):
         earlier = Dataset.load(data) if isinstance(data, (str, Path)) else data
+        refuse_same(earlier, save_data)
         updated = _update(model, interactions, items, earlier, settings, final, columns, runtime, options)
         if out is not None:
             model.save(out)
-        return _saved(updated, earlier, save_data)
+        return _saved(updated, save_data)
     if out is None:
         raise InputError("give the folder for the updated model, out (--out).")
     folder, place = as_path(model), as_path(out).resolve()
     if read_run(place) is not None:
         raise InputError(f"{out} is a run, which stays on its Dataset; choose another folder for the updated model.")
     earlier = known_dataset(folder, data)
+    refuse_same(earlier, save_data)
     work = place.with_name(f".{place.name}.update")
     with change_model(folder, out) as loaded:
         runtime = replace(runtime, folder=work)
         updated = _update(loaded, interactions, items, earlier, settings, final, columns, runtime, options)
-        updated = _saved(updated, earlier, save_data)
+        updated = _saved(updated, save_data)
     shutil.rmtree(work, ignore_errors=True)
     return updated
 
@@ -184,17 +186,17 @@ def read_items(items: Any, model: Recommender, columns: Mapping[str, str] | None
     return read_new_items(items, model.catalogue_, (columns or {}).get("item", "item"), skip_known=True, **text)
 
 
-def _saved(updated: Updated, earlier: Dataset | None, folder: str | Path | None) -> Updated:
+def _saved(updated: Updated, folder: str | Path | None) -> Updated:
     """Write the grown Dataset, if a folder is given for it."""
     if folder is not None:
-        refuse_same(earlier, folder)
         updated.data.save(folder)
     return updated
 
 
-def refuse_same(earlier: Dataset | None, folder: str | Path) -> None:
+def refuse_same(earlier: Dataset | None, folder: str | Path | None) -> None:
     """Raise an `InputError` if the grown Dataset would replace the one from which it grew."""
-    if earlier is not None and earlier.folder is not None and earlier.folder.resolve() == Path(folder).resolve():
+    own = earlier.folder if earlier is not None else None
+    if own is not None and folder is not None and own.resolve() == Path(folder).resolve():
         raise InputError(f"{folder} is the Dataset that grows; choose another folder for the grown one.")
 
 
@@ -211,7 +213,7 @@ def renew(
     runtime: Runtime | None = None,
     **options: Any,
 ) -> tuple[Recommender, pl.DataFrame]:
-    """Fit everything anew to the grown log, with the recipe of the model; all items get new IDs.
+    """Fit everything anew to the grown log, with the recipe of the model; all items get new IDs, and withdrawn ones stay withdrawn.
 
     Parameters
     ----------
@@ -258,6 +260,13 @@ def renew(
     grown = grow(catalogue, read, known)
     grown.save(save_data)
     fitted = fit(grown, recipe, out, runtime=runtime)
+    withdrawn = catalogue.item_ids.gather(catalogue.withdrawn)
+    withdrawn = withdrawn.filter(
+        ~withdrawn.is_in(fitted.catalogue_.item_ids.gather(fitted.catalogue_.withdrawn).implode())
+    )
+    if len(withdrawn):
+        with change_model(out, out) as fitted:
+            fitted.remove_items(withdrawn.to_list())
     new = ids_as_text(fitted)
     table = new.rename({"id": "new_id"}).join(
         old.rename({"id": "old_id"}), on="item", how="left", maintain_order="left"

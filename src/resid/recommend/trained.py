@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resid.core.artifact import Artifact
-from resid.core.errors import InputError
+from resid.core.errors import InputError, counted
 from resid.core.runtime import Runtime
 from resid.data.batches import EpochBatches
 from resid.data.catalogue import Catalogue
@@ -223,6 +223,11 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         self.require_data(data)
         if self.measured_ is not None:
             raise InputError("this model was trained on all interactions already; use the model that was measured.")
+        if added := len(self.catalogue_) - data.n_items:
+            raise InputError(
+                f"{counted(added, 'item of the model is', 'items of the model are')} not in the Dataset; train the model from before they "
+                "were added on all interactions, and add them to the result."
+            )
         model = self._copy()
         data = all_in_training(data)
         model._take_counts(data)
