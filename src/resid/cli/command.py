@@ -6,12 +6,10 @@ import sys
 from inspect import Parameter
 
 from cyclopts import CycloptsError, MissingArgumentError
-from pydantic import ValidationError
 from rich.text import Text
 
 from resid.cli.app import app, errors, import_commands
 from resid.core.errors import InputError, TrainingError, first_line
-from resid.core.settings import invalid_sentence
 
 
 def _fail(sentence: str) -> int:
@@ -43,8 +41,7 @@ def run(arguments: list[str] | None) -> int:
         command = " ".join(["resid", *(error.command_chain or ())])
         return _fail(f"{missing} is missing; see {command} --help.")
     except (InputError, CycloptsError) as error:
-        invalid = error.__cause__  # of settings that cyclopts read from options
-        return _fail(invalid_sentence(invalid) if isinstance(invalid, ValidationError) else str(error))
+        return _fail(str(error))
     except TrainingError as error:
         _fail(str(error))
         return 3

@@ -64,7 +64,7 @@ def validated(cls: type[_C]) -> type[_C]:
         try:
             build(self, *values, **named)
         except ValidationError as error:
-            raise InputError(invalid_sentence(error)) from error
+            raise InputError(_sentence(error)) from error
 
     made.__init__ = init
     decorated: type[_C] = made
@@ -83,7 +83,7 @@ _EXPECTED = {  # start of pydantic's name of an error → what the value must be
 }
 
 
-def invalid_sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError) -> str:
     """Return the first problem that pydantic found as a sentence.
 
     A setting that may have one of several types has an error for each of them.

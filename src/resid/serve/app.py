@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -308,7 +309,7 @@ class _State:
                     problem=holder.problem,
                 )
             )
-        limits = {name: value for name, value in self.settings.to_dict().items() if name.startswith("max_")}
+        limits = {name: value for name, value in asdict(self.settings).items() if name.startswith("max_")}
         return Version(resid=library, models=infos, limits=limits, users=self.data is not None)
 
     def exposition(self) -> bytes:

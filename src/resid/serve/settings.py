@@ -1,17 +1,13 @@
-"""The settings of the service: its limits, and how requests are batched."""
+"""The settings of the service: its limits, and how requests are batched. `resid serve` has them as options."""
 
-from typing import Annotated
+import math
+from dataclasses import asdict, dataclass
 
-from pydantic import Field
-
-from resid.core.settings import Settings, validated
-
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from resid.core.errors import InputError
 
 
-@validated
-class ServeSettings(Settings):
+@dataclass(frozen=True)  # without pydantic, as `resid --help` reads it
+class ServeSettings:
     """What a service accepts, and how it batches.
 
     Parameters
@@ -38,13 +34,22 @@ class ServeSettings(Settings):
         Seconds between looks at the folders of the models; 0 takes up a new model on ``POST /reload`` only.
     """
 
-    max_k: Count = 100
-    max_users: Count = 256
-    max_history: Count = 1_000
-    max_body: Count = 2**20
-    max_connections: Count = 1_000
-    timeout: Seconds = 10.0
-    max_queue: Count = 2_048
-    batch_size: Count = 256
-    batch_wait: Annotated[float, Field(ge=0, le=1)] = 0.002
-    reload_every: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    max_k: int = 100
+    max_users: int = 256
+    max_history: int = 1_000
+    max_body: int = 2**20
+    max_connections: int = 1_000
+    timeout: float = 10.0
+    max_queue: int = 2_048
+    batch_size: int = 256
+    batch_wait: float = 0.002
+    reload_every: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            may_be_zero = name in ("batch_wait", "reload_every")
+            if not math.isfinite(value) or value < 0 or (not value and not may_be_zero):
+                least = "0 or more" if may_be_zero else "greater than 0"
+                raise InputError(f"invalid value {value} for '{name}': it must be {least}.")
+        if self.batch_wait > 1:
+            raise InputError(f"invalid value {self.batch_wait} for 'batch_wait': it must be at most 1.")
