@@ -97,6 +97,12 @@ def test_extremes(data):
     assert everything[f"long_tail@{n}"] == pytest.approx(long_tail(data.training_counts).mean())
 
 
+def test_items_that_were_added_to_the_model_do_not_count(data):
+    lists = np.array([[0, 1, data.n_items + 2], [data.n_items, 3, 0]])
+    known, windows = np.where(lists < data.n_items, lists, -1), data.test.take(np.arange(len(data.test)) < 2)
+    assert beyond_accuracy(lists, data, windows, (3,)) == beyond_accuracy(known, data, windows, (3,))
+
+
 def test_long_tail():
     assert long_tail(np.array([1, 40, 40, 10, 9, 0])).tolist() == [True, False, False, True, True, True]  # exactly 80%
     assert long_tail(np.array([1, 40, 39, 10, 10, 0])).tolist() == [True, False, False, False, True, True]

@@ -1,6 +1,7 @@
 """New interactions: models are trained further on a grown log, IDs stay, and a kill or an error leaves the old model as it was."""
 
 import json
+import shutil
 
 import numpy as np
 import polars as pl
@@ -65,6 +66,21 @@ def known(data, log):
 
 
 class TestGrowth:
+    def test_a_file_may_have_the_whole_log(self, shop, data):
+        """Also interactions that the Dataset does not have as a filter removed their items."""
+        new = known(data, shop[1])
+        whole = pl.concat([shop[0].head(5).with_columns(item=pl.lit("filtered")), shop[0], new])
+        log, left_out = read_interactions(whole, data.catalogue, data.user_ids, after=data.notes[LATEST])
+        assert (len(log), left_out) == (len(new), len(shop[0]) + 5)
+
+    def test_a_time_below_one_is_no_share(self, shop, data):
+        new = known(data, shop[1]).with_columns(timestamp=0.7 + pl.int_range(pl.len()) / 1e4)
+        assert len(read_interactions(new, data.catalogue, data.user_ids, after=0.69)[0]) == len(new)
+
+    def test_items_keep_the_time_of_their_first_interaction(self, shop, data):
+        log, _ = read_interactions(known(data, shop[1]), data.catalogue, data.user_ids)
+        assert (grow(data.catalogue, log, data).first_seen == data.first_seen).all()
+
     def test_the_grown_dataset_is_that_of_the_whole_log(self, shop, data):
         old, new = shop[0], known(data, shop[1]).filter(pl.col("user").is_in(shop[0]["user"].implode()))
         settings = {"k_core": 1, "min_interactions": 3}
@@ -177,8 +193,6 @@ class TestFolders:
         assert model.catalogue_.counts[-1] > 0
         assert model.n_decoded == len(model.catalogue_)
         assert model.trained_items[-1]
-        with pytest.raises(InputError, match="1 item of the model is not in the Dataset; train the model from before"):
-            model.refit_on_all(data)
         assert len(evaluate(model, grown).kept) == len(grown.test)
         model.recommend([["brand-new"]], k=5)
         assert not list(tmp_path.glob(".m.update"))
@@ -274,17 +288,32 @@ class TestFolders:
             table.write_parquet(tmp_path / f"{name}.parquet")
         tables = [str(tmp_path / "new.parquet"), str(tmp_path / "items.parquet")]
         more = ["--save-data", str(tmp_path / "d"), "--new-ids", "--out", str(tmp_path / "r")]
-        assert main(["update", str(run), *tables, *more]) == 0
+        shutil.copytree(run, tmp_path / "run")
+        withdrawn = data.item_ids[5]
+        assert (
+            main(["items", "remove", str(tmp_path / "run"), "--items", withdrawn, "--out", str(tmp_path / "run")]) == 0
+        )
+        assert main(["update", str(tmp_path / "run"), *tables, *more]) == 0
         ids = pl.read_parquet(tmp_path / "r" / "new-ids.parquet")
         assert ids.columns == ["item", "old_id", "new_id"]
         assert ids.filter(pl.col("old_id").is_null())["item"].to_list() == ["brand-new"]
         model = resid.load(tmp_path / "r")
         assert ids["new_id"][3] == "-".join(map(str, model.ids_.codes[3]))
         assert ids["old_id"][3] == "-".join(map(str, resid.load(run).ids_.codes[3]))
+        assert model.catalogue_.item_ids.gather(model.catalogue_.withdrawn).to_list() == [withdrawn]
         assert main(["evaluate", str(tmp_path / "r")]) == 0
 
 
 class TestFinal:
+    def test_what_cannot_be_trained_again_is_refused_first(self, run, data, shop, tmp_path, capsys):
+        assert main(["fit", str(data.folder), "--recipe", "popularity", "--out", str(tmp_path / "p"), "--final"]) == 2
+        assert "'popularity' cannot be trained on all interactions" in capsys.readouterr().err
+        assert not (tmp_path / "p").exists()
+        grown = resid.load(run)
+        grown.add_items(shop[4])
+        with pytest.raises(InputError, match="1 item of the model is not in the Dataset; train the model from before"):
+            grown.refit_on_all(data)
+
     def test_fit_final_keeps_the_measured_model(self, run, data, shop, tmp_path, capsys):
         measured = resid.load(run)
         arguments = ["fit", str(data.folder), "--out", str(run), "--final"]

@@ -124,9 +124,8 @@ def measured_text(measured: Mapping[str, Any]) -> str:
     figures = [
         f"R@10 {values['recall@10']:.4f}, N@10 {values['ndcg@10']:.4f} {text}"
         for name, text in (
-            ("test", "in test"),
-            ("validation", "in validation"),
-            ("training", "in validation during training"),
+            ("test", "on test users"),
+            ("validation", "on validation users"),
         )
         if "recall@10" in (values := measured.get(name, {}))
     ]

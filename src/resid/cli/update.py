@@ -120,4 +120,8 @@ def update(
         lines.append("It was trained on all interactions, so no honest figure exists for it")
     elif save_data:
         lines.append(f"Next: resid evaluate {out} --data {save_data}")
+    if save_data is None:
+        lines.append(
+            "The grown Dataset was not saved; to evaluate this model or to update it again, update with --save-data."
+        )
     output.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

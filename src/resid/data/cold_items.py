@@ -121,7 +121,9 @@ def hide_newest(data: Dataset, share: float = 0.1) -> ColdItems:
     """
     require_dataset(data)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InputError(f"the share of new items must be between 0 and 1, for example 0.1, not {shown(share)}.")
+        raise InputError(
+            f"the share of new items must be more than 0 and less than 1, for example 0.1, not {shown(share)}."
+        )
     count = round(share * data.n_items)
     if not 0 < count < data.n_items:
         raise InputError(

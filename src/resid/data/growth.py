@@ -67,13 +67,6 @@ def read_interactions(
     log = cast_ids(log, "item", catalogue.item_ids.dtype, table, names["item"])
     if users is not None and len(users):
         log = cast_ids(log, "user", users.dtype, table, names["user"])
-    known = catalogue.find(log["item"].unique(maintain_order=True)) >= 0
-    if not known.all():
-        unknown = log["item"].unique(maintain_order=True).filter(pl.Series(~known))
-        raise InputError(
-            f"{table.name}, column '{names['item']}': {counted(len(unknown), 'item is', 'items are')} not in the model, first "
-            f"{shown(unknown[0])}; give a table with the new items and their fields as well, or leave these rows out."
-        )
     left_out = 0
     if after is not None:
         times = Times.of(log["timestamp"])
@@ -86,6 +79,13 @@ def read_interactions(
                 "the time until which the model knows the log; give newer ones."
             )
         log = log.filter(pl.Series(new))
+    known = catalogue.find(log["item"].unique(maintain_order=True)) >= 0
+    if not known.all():
+        unknown = log["item"].unique(maintain_order=True).filter(pl.Series(~known))
+        raise InputError(
+            f"{table.name}, column '{names['item']}': {counted(len(unknown), 'item is', 'items are')} not in the model, first "
+            f"{shown(unknown[0])}; give a table with the new items and their fields as well, or leave these rows out."
+        )
     return log.sort("user", "timestamp", ROW).drop(ROW), left_out
 
 

@@ -22,7 +22,8 @@ def beyond_accuracy(items: Lists, data: Dataset, windows: Split, cutoffs: tuple[
     Parameters
     ----------
     items
-        The list of every window, shape (windows, k).
+        The list of every window, shape (windows, k). Items that the Dataset does not have, as they were added to the model, do not
+        count.
     data
         The Dataset, whose training part says how popular items are.
     windows
@@ -35,6 +36,7 @@ def beyond_accuracy(items: Lists, data: Dataset, windows: Split, cutoffs: tuple[
     dict
         Without metrics that are not defined: diversity without fields or of lists of one item.
     """
+    items = np.where(items < data.n_items, items, -1)
     counts, tail = data.training_counts, long_tail(data.training_counts)
     information = -data.catalogue.log_shares.astype(np.float64) / np.log(2)
     found: dict[str, float] = {}

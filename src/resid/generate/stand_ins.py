@@ -1,4 +1,4 @@
-"""Stand-ins: the seen items whose scores items have that training never saw."""
+"""Stand-ins: the seen items that lend their scores to items that training never saw."""
 
 from typing import Any
 

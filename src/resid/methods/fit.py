@@ -59,11 +59,13 @@ def fit(
         raise InputError(f"'changes' must be a mapping such as {{'encoder.epochs': 20}}, not {changes!r}.")
     made = Recipe.read(recipe).replace(changes or {})
     made.check(data)
+    if final:
+        from resid.methods.final import check_final, fit_final  # here, as most runs do not need it
+
+        check_final(made)
     with Run.open(folder, data, runtime, stages) as run:
         model = made.method.compose(run, made.parts, data)
         run.finish(model, made.name, made.toml(), compare_with_floor(run, model, data))
         if final:
-            from resid.methods.final import fit_final  # here, as most runs do not need it
-
             model = fit_final(run, model, data)
     return model

@@ -145,7 +145,7 @@ def _run_content(run: _Fitted, data: Dataset, labels: ItemLabels, max_nodes: int
     assert record is not None  # noqa: S101 - checked when the Dataset was chosen
     tree = quality = None
     if ids is not None:
-        tree = id_tree(ids, data, labels, max_nodes)
+        tree = id_tree(ids.head(data.n_items), data, labels, max_nodes)  # without those that were added to the model
         found = run_quality(run.folder, data, run.model, ids)
         quality = {"text": ids_text(found), "levels": ids.levels, "rows": quality_rows(found["levels"])}
     return {
