@@ -39,7 +39,8 @@ def folder(tmp_path, shop, monkeypatch):
     shop.interaction_table.rename(names).write_csv(tmp_path / "log.csv")
     raw.write_parquet(tmp_path / "items.parquet")
     raw.head(1).with_columns(item=pl.lit("new")).write_parquet(tmp_path / "new-items.parquet")
-    latest = shop.interaction_table.tail(30).with_columns(timestamp=pl.col("timestamp") + 10**9)
+    often = shop.interaction_table["item"].mode()[0]  # no filter removes it
+    latest = shop.interaction_table.tail(30).with_columns(timestamp=pl.col("timestamp") + 10**11, item=pl.lit(often))
     latest.write_parquet(tmp_path / "new-interactions.parquet")
     raw.select(sku="item", brand="store").write_csv(tmp_path / "items.csv")
     shop.write_amazon_2023(tmp_path / "downloads", "Musical_Instruments")

@@ -83,7 +83,7 @@ def test_a_comparison(prepared, tmp_path, here):
 def test_invalid_protocols(prepared, tmp_path):
     with pytest.raises(InputError, match="there is no protocol 'cold'; use 'split' or 'cold-items'"):
         compare(prepared, "popularity-new", tmp_path / "out", protocol="cold")
-    with pytest.raises(InputError, match="the share of new items must be between 0 and 1"):
+    with pytest.raises(InputError, match="the share of new items must be more than 0 and less than 1"):
         compare(prepared, "popularity-new", tmp_path / "out", protocol="cold-items", cold_share=0)
     assert not (tmp_path / "out").exists()
 

@@ -96,7 +96,7 @@ def test_a_time_split_keeps_its_boundaries(shop):
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, "0.1", True, float("nan")])
 def test_invalid_shares(data, share):
-    with pytest.raises(InputError, match="the share of new items must be between 0 and 1"):
+    with pytest.raises(InputError, match="the share of new items must be more than 0 and less than 1"):
         hide_newest(data, share)
 
 
