@@ -346,7 +346,10 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     def _scored_as_added(self, numbers: Indices) -> Tensor:
         """Return the added items among some, all of which are scored: beams rarely lead to them, as codes are trained on others."""
-        chosen = numbers[~self.trained_items[numbers]] if self.added_blend_ is not None else numbers[:0]
+        there = (
+            self.added_blend_ is not None and self.catalogue_.added
+        )  # without a pass over the catalogue if there are none
+        chosen = numbers[~self.trained_items[numbers]] if there else numbers[:0]
         return torch.from_numpy(chosen).to(self.model_.codes.device)
 
     def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:

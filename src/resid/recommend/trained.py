@@ -231,7 +231,6 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
         model = self._copy()
         data = all_in_training(data)
         model._take_counts(data)
-        model._take_in_added()
         model._rebuild()
         model._stop_after = self.best_epoch_
         model._train(data, {"parent": self.checksum, "interactions": "all"}, runtime)
