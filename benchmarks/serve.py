@@ -6,7 +6,8 @@
 Writes benchmarks/serve.json. The models are one-pass generators without training, as the time does not depend on the weights.
 
 1. `resid serve`, and the same model behind a plain FastAPI application whose route calls `recommend` for its own request, as
-   processes. They take turns under the same load: one client, then 32 clients, each of which sends its next request when it has
+   processes. The plain one exists twice: `plain` runs requests in threads, as FastAPI does with a `def` route, and `plain_in_turn`
+   one after the other, with an `async def` route. They take turns under the same load: one client, then 32 clients, each of which sends its next request when it has
    the answer. Every answer is compared with `recommend`, after the clock has stopped. Besides requests per second, which depend on
    what else the machine does, the CPU time per request of the service and of the clients is recorded, and the ratio of the
    services' CPU times. First, the bound of what batches can give: 32 users in one call of `recommend`, and in 32 calls.
@@ -37,6 +38,7 @@ from resid import load
 from resid.generate import OnePassGenerator, OnePassSettings
 
 K = 10
+PLAIN = ("plain", "plain_in_turn")
 WIDTH = 128
 MALFORMED = (b"{", b'{"histories": [[1.5]]}', b'{"histories": [[]], "k": 0}', b'{"histories": ' + b"[" * 50_000, b"[]")
 
@@ -50,8 +52,8 @@ def make_model(data, folder: Path, seed: int) -> None:
     model.save(folder)
 
 
-def run_plain(folder: str) -> None:
-    """Serve a model as simply as possible: a request is a forward."""
+def run_plain(folder: str, kind: str) -> None:
+    """Serve a model as simply as possible: a request is a forward, in a thread of its own or in the event loop."""
     import socket
 
     import uvicorn
@@ -59,7 +61,6 @@ def run_plain(folder: str) -> None:
 
     app, model = FastAPI(), load(folder)
 
-    @app.post("/recommend")
     def recommend(request: dict) -> dict:
         items, scores = model.recommend(request["histories"], request["k"])
         rows = [
@@ -68,6 +69,10 @@ def run_plain(folder: str) -> None:
         ]
         return {"results": rows}
 
+    async def in_turn(request: dict) -> dict:
+        return recommend(request)
+
+    app.post("/recommend")(recommend if kind == "plain" else in_turn)
     opened = socket.create_server(("127.0.0.1", 0))
     print(f"Serving on http://127.0.0.1:{opened.getsockname()[1]};", file=sys.stderr, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[opened])
@@ -226,12 +231,14 @@ def compare(folder: Path, ids: list[str], seconds: float, rounds: int) -> dict:
     found: dict = {}
     with (
         Server("-m", "resid", "serve", str(folder), "--port=0") as own,
-        Server(__file__, "--plain", str(folder)) as plain,
+        Server(__file__, "--run", "plain", str(folder)) as plain,
+        Server(__file__, "--run", "plain_in_turn", str(folder)) as in_turn,
     ):
+        servers = {"resid": own, "plain": plain, "plain_in_turn": in_turn}
         for clients in (1, 32):
-            runs: dict[str, list] = {"resid": [], "plain": []}
+            runs: dict[str, list] = {name: [] for name in servers}
             for _ in range(rounds):
-                for name, server in (("resid", own), ("plain", plain)):
+                for name, server in servers.items():
                     before = server.cpu_seconds()
                     run = asyncio.run(requests.run(server.port, clients, seconds))
                     run["service_cpu_ms"] = round(1e3 * (server.cpu_seconds() - before) / run["answers"], 3)
@@ -240,8 +247,8 @@ def compare(folder: Path, ids: list[str], seconds: float, rounds: int) -> dict:
             cpu = {name: statistics.median(run["service_cpu_ms"] for run in some) for name, some in runs.items()}
             found[f"{clients} clients"] = {
                 **best,
-                "ratio": round(best["resid"]["per_second"] / best["plain"]["per_second"], 2),
-                "cpu_ratio": round(cpu["plain"] / cpu["resid"], 2),
+                "ratio": {name: round(best["resid"]["per_second"] / best[name]["per_second"], 2) for name in PLAIN},
+                "cpu_ratio": {name: round(cpu[name] / cpu["resid"], 2) for name in PLAIN},
             }
     return found
 
@@ -298,11 +305,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--soak", type=float, default=0, help="seconds of the soak test, instead of the comparison")
-    parser.add_argument("--plain", help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
-    if options.plain:
-        run_plain(options.plain)
+    if options.run:
+        run_plain(folder=options.run[1], kind=options.run[0])
         return
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
     for items in options.items:

@@ -63,6 +63,34 @@ def test_what_waits_is_ranked_together(model):
     assert model.batches == [1, 4, 1]
 
 
+def test_a_single_client_does_not_wait(model):
+    model.go.set()
+
+    async def ask():
+        batcher = Batcher(batch_size=4, batch_wait=60, max_queue=6)
+        for _ in range(3):
+            await answers(batcher.submit(model, [["a"]], Options()))
+        await asyncio.to_thread(batcher.stop)
+
+    asyncio.run(ask())
+    assert model.batches == [1, 1, 1]
+
+
+def test_waits_for_clients_that_were_just_answered(model):
+    async def ask():
+        batcher = Batcher(batch_size=4, batch_wait=60, max_queue=6)
+        first = batcher.submit(model, [["a"]], Options())
+        await is_busy(model)
+        second = batcher.submit(model, [["b"]], Options())  # waits, while "a" is ranked
+        model.go.set()
+        await answers(first)  # and asks again
+        await answers(second, batcher.submit(model, [["a"]], Options()))
+        await asyncio.to_thread(batcher.stop)
+
+    asyncio.run(ask())
+    assert model.batches == [1, 2]
+
+
 def test_other_options_are_other_batches(model):
     async def ask():
         async with batching() as batcher:

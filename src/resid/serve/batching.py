@@ -1,7 +1,8 @@
 """Batching: requests of concurrent clients are ranked together by one thread that runs the model.
 
 The queue is bounded in users and the wait in seconds. A request that arrives while the model is busy joins the next batch, so
-that the batches grow with the load. The results of a batch are handed to the event loop in one call.
+that the batches grow with the load. When the model becomes free, it waits for the clients that it has just answered, as many as
+were ranked and waited before, so that a single client never waits. The results of a batch are handed to the event loop in one call.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ class Batcher:
     batch_size
         Users that are ranked at a time; a request with more users is a batch of its own.
     batch_wait
-        Seconds that the oldest request waits for others.
+        Seconds that the model waits for requests to join a batch, if more than one client was there before.
     max_queue
         Users that wait at most.
     observe
@@ -76,6 +77,9 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._users = 0  # of all waiting requests
+        self._ranked = 0  # users of the last batch
+        self._expected = 0  # these, who may ask again, and those who waited when it was ranked
+        self._free = time.monotonic()  # since when
         self._changed = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="resid-model", daemon=True)
@@ -135,8 +139,8 @@ class Batcher:
         """Wait for requests, and return those of the next batch; an empty list when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
-            while self._waiting and self._users < self._batch_size and not self._stopped:
-                left = self._waiting[0].arrived + self._batch_wait - time.monotonic()
+            while self._waiting and self._users < min(self._expected, self._batch_size) and not self._stopped:
+                left = max(self._waiting[0].arrived, self._free) + self._batch_wait - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
             jobs: list[_Job] = []
@@ -145,6 +149,7 @@ class Batcher:
                 jobs.append(self._waiting.popleft())
                 room -= len(jobs[-1].histories)
                 self._users -= len(jobs[-1].histories)
+            self._ranked = sum(len(job.histories) for job in jobs)
             return jobs
 
     def _rank(self, jobs: list[_Job]) -> None:
@@ -155,11 +160,16 @@ class Batcher:
         try:
             items, scores = first.model.recommend(histories, users=users, **first.options.arguments())
         except Exception as error:  # the service answers it, and goes on
-            self._loop.call_soon_threadsafe(_fail, jobs, error)
+            self._deliver(_fail, jobs, error)
             return
         if self._observe is not None:
             self._observe(len(histories))
-        self._loop.call_soon_threadsafe(_hand_out, jobs, items, scores)
+        self._deliver(_hand_out, jobs, items, scores)
+
+    def _deliver(self, hand_out: Callable[..., None], *results: Any) -> None:
+        with self._changed:  # before clients have their answers, and ask again
+            self._expected, self._free = self._ranked + self._users, time.monotonic()
+        self._loop.call_soon_threadsafe(hand_out, *results)
 
 
 def _hand_out(jobs: list[_Job], items: NDArray[Any], scores: NDArray[Any]) -> None:

@@ -1,7 +1,9 @@
 """The model that is being served, and its swap: a new one is loaded beside it, checked, and takes its place atomically."""
 
+import ctypes
 import gc
 import hashlib
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +87,7 @@ class Holder:
             if changed:
                 self.current = loaded
             del loaded
-        gc.collect()  # the old model, so that memory does not grow until the next collection
+        _return_memory()
         return changed
 
     def _load(self) -> tuple[tuple[int, ...], Served]:
@@ -108,6 +110,15 @@ class Holder:
         except OSError:
             return ()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _return_memory() -> None:
+    """Give the memory of an old model back to the system, so that swaps do not add up."""
+    gc.collect()
+    if sys.platform == "linux" and (
+        trim := getattr(ctypes.CDLL(None), "malloc_trim", None)
+    ):  # glibc keeps it for its threads
+        trim(0)
 
 
 def hold_models(folders: Sequence[Path]) -> dict[str, Holder]:

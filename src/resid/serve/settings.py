@@ -29,7 +29,7 @@ class ServeSettings:
     batch_size
         Users that the model ranks at a time.
     batch_wait
-        Seconds that a request waits for others to join its batch.
+        Seconds that the model waits for the clients that it has just answered to join a batch; a single client never waits.
     reload_every
         Seconds between looks at the folders of the models; 0 takes up a new model on ``POST /reload`` only.
     """
