@@ -10,9 +10,9 @@ demo: .venv/core
 	$(BIN)/resid demo
 
 test: .venv/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --numprocesses logical --dist worksteal  # a process for every core
+	$(BIN)/python -m pytest --cov --numprocesses logical --dist worksteal  # a process for every core
 
-FAULTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical
+FAULTS := $(BIN)/python -m pytest --numprocesses logical
 faults: .venv/dev # takes hours; the last lines of each part are the counts
 	RESID_FAULT_TRIALS=5000 $(FAULTS) tests/faults/test_inputs.py
 	RESID_FAULT_TRIALS=500 $(FAULTS) tests/faults/test_damage.py tests/faults/test_full_disk.py tests/faults/test_concurrency.py

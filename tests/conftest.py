@@ -11,6 +11,9 @@ import hypothesis
 import polars as pl
 import pytest
 
+# Before torch is imported, so that processes that share the cores add numbers in the same order.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from resid import Dataset
 from resid.data.synthetic import SyntheticShop, synthetic_shop
 from tests.forks import Server
