@@ -164,7 +164,7 @@ class Run:
         with self._alone(name, folder):
             part = self._load(name, spec, folder / _PART)
             if part is None:
-                self.runtime.progress.step(f"{name.capitalize()}: fitting {spec.kind} in {folder}")
+                self.runtime.progress.step(f"{_title(name)}: fitting {spec.kind} in {folder}")
                 part = self._fit(spec, inputs, folder)
         self._record = replace(self._record, stages={**self._record.stages, name: self.stages[name]})
         self._write_record()
@@ -175,7 +175,7 @@ class Run:
         if self.shared is None or not self.runtime.is_first:
             return nullcontext()
         return exclusive(
-            folder, lambda: self.runtime.progress.step(f"{name.capitalize()}: waiting for another run that fits it")
+            folder, lambda: self.runtime.progress.step(f"{_title(name)}: waiting for another run that fits it")
         )
 
     def _load(self, name: str, spec: PartSpec, folder: Path) -> Part | None:
@@ -188,9 +188,9 @@ class Run:
         except InputError as error:
             problem = str(error).partition(";")[0]  # without the advice, which is followed here
         if not _all_have(self.runtime, part is not None):
-            self.runtime.progress.step(f"{name.capitalize()}: the saved part is damaged ({problem}); fitting it again")
+            self.runtime.progress.step(f"{_title(name)}: the saved part is damaged ({problem}); fitting it again")
             return None
-        self.runtime.progress.step(f"{name.capitalize()}: reusing {spec.kind} from {folder.parent}")
+        self.runtime.progress.step(f"{_title(name)}: reusing {spec.kind} from {folder.parent}")
         return part
 
     def _fit(self, spec: PartSpec, inputs: tuple[Input | None, ...], folder: Path) -> Part:
@@ -562,3 +562,8 @@ def _one_device(runtime: Runtime) -> Any:
 def _barrier(runtime: Runtime) -> None:
     if runtime.fabric is not None and runtime.n_processes > 1:
         runtime.fabric.barrier()
+
+
+def _title(name: str) -> str:
+    """Return the name of a stage for a message."""
+    return name.replace("_", " ").capitalize()
