@@ -30,7 +30,8 @@ from resid.core.errors import InputError, counted
 from resid.data.batches import PADDING
 from resid.encode.famae import FAMAE
 from resid.export import decode
-from resid.generate.joint import COOCCURRENCE_FLOOR, JointGenerator
+from resid.generate.item_scores import COOCCURRENCE_FLOOR
+from resid.generate.joint import JointGenerator
 from resid.generate.levelwise import Branches, LevelDecoder, LevelwiseModel
 from resid.generate.onepass import OnePassGenerator
 from resid.recommend.base import Recommender

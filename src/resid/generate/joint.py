@@ -5,9 +5,8 @@ of the next item (`resid.generate.levelwise`), and the state itself is compared 
 SASRec. Beam search over the codes proposes items; these are re-ranked by a blend of scores:
 
 - ``codes``: the log-probability of the item's ID;
-- ``item``: the similarity of the state and the item;
-- ``encoder``: the encoder's own similarity of history and item, if it ranks items, as FAMAE does with all fields masked;
-- ``cooccurrence``: the logarithm of the co-occurrence with the last items, which finds rare targets best;
+- ``item``, ``encoder`` and ``cooccurrence``: see `resid.generate.item_scores`. FAMAE ranks items with all fields masked, and
+  co-occurrence finds rare targets best;
 
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
@@ -44,11 +43,12 @@ from resid.evaluate.metrics import ranking_metrics
 from resid.generate.base import Generator
 from resid.generate.blend import SEEN, TOP, Blend, fit_blend, largest_bias, seen_items
 from resid.generate.decode import beam_items, beam_search, score_codes, score_nodes
+from resid.generate.item_scores import ItemScores
 from resid.generate.levelwise import DecoderState, LevelwiseModel, make_decoders
 from resid.generate.new_items import same_map
 from resid.generate.prefix_tree import PrefixTree
 from resid.generate.settings import JointSettings
-from resid.generate.stand_ins import fill_unseen, stand_ins, with_rows
+from resid.generate.stand_ins import stand_ins, with_rows
 from resid.nn import EncoderLayer, item_and_fields
 from resid.quantize.ids import SemanticIds
 from resid.recommend.histories import BATCH_USERS, Indices, Scores
@@ -59,7 +59,6 @@ from resid.sequential.sasrec import SASRecModel
 log = logging.getLogger(__name__)
 
 ADDED = "added"  # the name of the bias of added items
-COOCCURRENCE_FLOOR = 0.01  # added to co-occurrences before the logarithm
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _UPDATED_BLEND_USERS = (2_000, 4_000)  # in an update: the least with which the weights are fitted again, and the most
 _AS_ADDED = 0.1  # share of the items, those that appeared last, that are scored as if added to choose the bias
@@ -192,24 +191,23 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         require_dataset(data)
         self._field_codes, self._field_sizes = item_and_fields(data, fields=self.settings.use_fields)
         self._encoder = encoder if self.settings.uses_encoder else None
-        self._vectors: dict[str, Tensor] = {}
-        vars(self).pop("_stand_ins", None)  # of an earlier fit
+        self._forget_scores()
         counted = "cooccurrence" in self.settings.scores
         self._cooccurrence = CoOccurrence().fit(data) if counted else None
         self.blend_, self.added_blend_ = Blend({"codes": 1.0}), None
         super().fit(data, ids, embeddings, runtime=runtime)
         self.fitted = False  # until the blend is there
         self.parts_ = {"encoder": self._encoder} if self._encoder is not None else {}
-        self._vectors = {}
+        self._forget_scores()
         self.blend_ = self._fit_blend(data.validation)
         self.added_blend_ = self._fit_added_blend(data)
+        self._forget_scores()
         self.fitted = True
         return self
 
     def _take_counts(self, data: Dataset, *, alone: bool = False) -> None:
         super()._take_counts(data, alone=alone)
-        vars(self).pop("_stand_ins", None)
-        self._vectors = {}
+        self._forget_scores()
         if self._cooccurrence is not None:
             counted = CoOccurrence().fit(data)
             self._cooccurrence = counted.merged(self._cooccurrence) if alone else counted
@@ -221,10 +219,16 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             if self.added_blend_ is not None:
                 blend = self._blend_of_added(self.added_blend_.bias)
                 self.added_blend_ = blend if any(blend.weights.values()) else None
+            self._forget_scores()
 
     def _forget_counted(self) -> None:
         super()._forget_counted()
-        self._vectors = {}
+        self._forget_scores()
+
+    def _forget_scores(self) -> None:
+        """Forget what was computed from weights, counts and the blend that have changed."""
+        for name in ("_item_scores", "_stand_ins"):
+            vars(self).pop(name, None)
 
     def _configuration(self) -> dict[str, Any]:
         return {"encoder": self._encoder.digest if self._encoder is not None else None}
@@ -262,13 +266,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     @torch.inference_mode()
     def _validate(self, users: Split) -> dict[str, float]:
         """Return the metrics of the item score with seen items dropped: the bias of seen items is fitted afterwards."""
-        self._vectors = {}
+        vars(self).pop("_item_scores", None)  # of other weights
         ranks = np.empty(len(users), dtype=np.int64)
         for batch in Batches(users, self._chunk(len(self.catalogue_)), shuffle=False):
             histories = self.recent(batch.histories)
             targets = torch.from_numpy(batch.targets).to(histories.device)[:, None]
             queries = self.model_.trunk.scale_queries(self.model_.trunk.query(histories))
-            scores = self._dot_products("item", queries, None)
+            scores = self._item_scores.similarity("item", queries, None)
             own, index = scores.gather(1, targets), torch.arange(scores.shape[1], device=histories.device)
             above = (scores > own) | ((scores == own) & (index < targets))
             ranks[batch.index] = (above & ~_seen(histories, scores.shape[1])).sum(dim=1).cpu().numpy()
@@ -327,10 +331,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         seen = _seen(recent, len(self.catalogue_))[:, items]
         return items.expand(len(recent), -1), self._combine(scores, seen, items)
 
-    def _blend_some(self, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor) -> Tensor:
+    def _blend_some(
+        self, recent: Tensor, memory: Tensor, items: Tensor, codes: Tensor, scored: ItemScores | None = None
+    ) -> Tensor:
         """Return the blended scores of items, -1 for none, shape (users, n); `codes` are their log-probabilities."""
         known = items.clamp_min(0)
-        scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0))
+        scores = self._scores(recent, memory, known, codes.masked_fill(items < 0, 0.0), scored)
         return self._combine(scores, seen_items(recent, known), known).masked_fill(items < 0, -torch.inf)
 
     def _combine(self, scores: dict[str, Tensor], seen: Tensor, items: Tensor) -> Tensor:
@@ -352,10 +358,12 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         chosen = numbers[~self.trained_items[numbers]] if there else numbers[:0]
         return torch.from_numpy(chosen).to(self.model_.codes.device)
 
-    def _score_added(self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor) -> Tensor:
+    def _score_added(
+        self, blend: Blend, recent: Tensor, memory: Tensor, items: Tensor, scored: ItemScores | None = None
+    ) -> Tensor:
         """Return the blended scores of added items, shape (n,), without codes; shape (users, n)."""
         shape = (len(recent), len(items))
-        scores = self._scores(recent, memory, items, torch.zeros(shape, device=recent.device))
+        scores = self._scores(recent, memory, items, torch.zeros(shape, device=recent.device), scored)
         return blend.combine(scores, seen_items(recent, items.expand(shape)))
 
     @torch.inference_mode()
@@ -385,11 +393,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         """
         used = [name for name, weight in self.blend_.weights.items() if weight]
         scored = [name for name in used if name in ("item", "encoder")]
-        vectors: dict[str, NDArray[np.float32]] = {name: self._item_vectors(name).cpu().numpy() for name in scored}
+        vectors: dict[str, NDArray[np.float32]] = {
+            name: self._item_scores.vectors(name).cpu().numpy() for name in scored
+        }
         return vectors, self._cooccurrence if "cooccurrence" in used else None
 
     def _own_vectors(self) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = self._item_vectors("item").cpu().numpy()
+        vectors: NDArray[np.float32] = self._item_scores.vectors("item").cpu().numpy()
         return vectors
 
     def _code_scores(self, tree: PrefixTree, recent: Tensor, memory: Tensor) -> Tensor:
@@ -397,56 +407,26 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         nodes = torch.from_numpy(tree.ids.node_of(tree.ids.levels)).to(recent.device)
         return score_nodes(self.model_, memory, len(recent), tree)[:, nodes]
 
-    def _scores(self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor) -> dict[str, Tensor]:
-        """Return the available scores by name, each of shape (users, n).
+    def _scores(
+        self, recent: Tensor, memory: Tensor, items: Tensor | None, codes: Tensor, scored: ItemScores | None = None
+    ) -> dict[str, Tensor]:
+        """Return the scores of codes and of `ItemScores.of`, by name, each of shape (users, n)."""
+        return {"codes": codes, **(scored or self._item_scores).of(recent, memory[:, 0], items)}
 
-        `items` are those of every user, shape (users, n), or the same for all, shape (n,), or all items if None.
-        """
-        scores = {"codes": codes}
-        if "item" in self.settings.scores:
-            scores["item"] = self._dot_products("item", self.model_.trunk.scale_queries(memory[:, 0]), items)
-        if "encoder" in self.settings.scores and self._encoder is not None and self._encoder.ranks_items:
-            scores["encoder"] = self._dot_products("encoder", self._encoder.queries(recent).to(recent.device), items)
-        if self._cooccurrence is not None:
-            scores["cooccurrence"] = self._cooccurrences(self._cooccurrence, recent, items)
-        return scores
+    @cached_property
+    def _item_scores(self) -> ItemScores:
+        added = (
+            ~self.trained_items if self.added_blend_ is not None else None
+        )  # then added items are scored by their fields
+        return self._scores_with(stand_ins=self._stand_ins, by_fields=added)
 
-    def _dot_products(self, name: str, queries: Tensor, items: Tensor | None) -> Tensor:
-        """Return the similarity of queries, shape (users, d), with the item vectors of a score; all items if None."""
-        vectors = self._item_vectors(name)
-        if items is None or items.ndim == 1:
-            return queries @ (vectors if items is None else vectors[items]).T
-        return (vectors[items] @ queries[:, :, None])[:, :, 0]
-
-    def _item_vectors(self, name: str) -> Tensor:
-        """Return the vectors of all items, shape (items, d), computed once."""
-        found = self._vectors.get(name)
-        if found is None:
-            source = self.model_.trunk if name == "item" or self._encoder is None else self._encoder
-            vectors = source.candidates().detach().to(self.model_.codes.device)
-            found = fill_unseen(vectors, self._stand_ins)
-            if self.added_blend_ is not None:  # then added items are scored by their fields
-                added = torch.from_numpy(~self.trained_items).to(found.device)
-                found = torch.where(added[:, None], vectors, found)
-            self._vectors[name] = found
-        return found
+    def _scores_with(self, **options: Any) -> ItemScores:
+        return ItemScores(self.settings.scores, self.model_.trunk, self._encoder, self._cooccurrence, **options)
 
     @cached_property
     def _stand_ins(self) -> sparse.csr_array | None:
         vectors = self.model_.vectors
         return stand_ins(self.catalogue_.counts, self.ids_, vectors.cpu().numpy() if vectors is not None else None)
-
-    def _cooccurrences(self, model: CoOccurrence, recent: Tensor, items: Tensor | None) -> Tensor:
-        """Return the logarithm of the co-occurrence of items, all if None, with the last items of histories."""
-        found = model.sparse_scores(recent.cpu().numpy())  # (users, items)
-        if self._stand_ins is not None:
-            found = found @ self._stand_ins.T
-        if items is None or items.ndim == 1:
-            values = (found if items is None else found[:, items.cpu().numpy()]).toarray()
-        else:
-            rows = np.repeat(np.arange(len(items)), items.shape[1])
-            values = np.asarray(found[rows, items.cpu().numpy().ravel()]).reshape(items.shape)
-        return torch.from_numpy(values.astype(np.float32)).to(recent.device).add_(COOCCURRENCE_FLOOR).log_()
 
     @torch.inference_mode()
     def _fit_blend(self, validation: Split) -> Blend:
@@ -491,27 +471,19 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         places = torch.from_numpy(np.flatnonzero(hidden)).to(self.model_.codes.device)
         table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
         new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
-        vectors, counts = self._vectors_if_added(new, hidden), np.where(hidden, 0, self.catalogue_.counts)
-        parts = []
-        try:
-            vars(self)["_stand_ins"] = stand_ins(counts, self.ids_, vectors)
-            for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
-                recent = self.recent(batch.histories)
-                memory = self.model_.encode_histories(recent)
-                items, log_probs = self._propose(
-                    recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers))
-                )
-                blended = self._blend_some(recent, memory, items, log_probs)
-                hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
-                own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
-                above = (blended > own[:, None]).sum(dim=1)
-                added = self._score_added(blend, recent, memory, places)
-                best = added.topk(min(TOP, len(places)), dim=1).values
-                found = hits.any(dim=1) & (above < TOP)
-                parts.append([each[found].cpu() for each in (own, above, best)])
-        finally:
-            self._vectors = {}
-            vars(self).pop("_stand_ins", None)
+        scored, parts = self._scores_if_added(new, hidden), []
+        for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
+            recent = self.recent(batch.histories)
+            memory = self.model_.encode_histories(recent)
+            items, log_probs = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
+            blended = self._blend_some(recent, memory, items, log_probs, scored)
+            hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
+            own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
+            above = (blended > own[:, None]).sum(dim=1)
+            added = self._score_added(blend, recent, memory, places, scored)
+            best = added.topk(min(TOP, len(places)), dim=1).values
+            found = hits.any(dim=1) & (above < TOP)
+            parts.append([each[found].cpu() for each in (own, above, best)])
         own, above, best = (torch.cat(some) for some in zip(*parts, strict=True))
         return replace(blend, bias=largest_bias(own, above, best)) if len(own) else None
 
@@ -527,26 +499,26 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             return False
         return True
 
-    def _vectors_if_added(self, new: NewItems, hidden: NDArray[np.bool_]) -> NDArray[np.float32] | None:
-        """Return the item vectors, and set those of the scores, as they are if hidden items are added as the new items `new`."""
+    def _scores_if_added(self, new: NewItems, hidden: NDArray[np.bool_]) -> ItemScores:
+        """Return the scores as they are if hidden items are added as the new items `new`."""
         places = torch.from_numpy(hidden)
         rows = self._item_tables()[0].weight
         trained = rows[places].clone()
         rows[places] = torch.from_numpy(next(iter(self._new_rows(new).values()))).to(rows)
-        self._vectors = {"item": self.model_.trunk.candidates().detach().clone()}
+        of_scores = {"item": self.model_.trunk.candidates().detach().clone()}
         rows[places] = trained
         vectors = None if self.model_.vectors is None else self.model_.vectors.cpu().numpy().copy()
-        if self._encoder is None:
-            return vectors
-        found = self._encoder.embed_listed(new)
-        if vectors is not None:
-            vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
-        if self._encoder.ranks_items:
-            grown = Encoder.from_artifact(self._encoder.grow(new, found))
-            own = self._encoder.candidates().detach().to(rows.device).clone()
-            own[places] = grown.candidates()[-len(new) :].to(own)
-            self._vectors["encoder"] = own
-        return vectors
+        if self._encoder is not None:
+            found = self._encoder.embed_listed(new)
+            if vectors is not None:
+                vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
+            if self._encoder.ranks_items:
+                grown = Encoder.from_artifact(self._encoder.grow(new, found))
+                own = self._encoder.candidates().detach().to(rows.device).clone()
+                own[places] = grown.candidates()[-len(new) :].to(own)
+                of_scores["encoder"] = own
+        counts = np.where(hidden, 0, self.catalogue_.counts)
+        return self._scores_with(stand_ins=stand_ins(counts, self.ids_, vectors), vectors=of_scores)
 
     def _propose(
         self,
@@ -600,7 +572,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     def _restore(self, artifact: Artifact, catalogue: Catalogue) -> None:
         self._field_codes, self._field_sizes = artifact.arrays["field_codes"], artifact.facts["field_sizes"]
-        self._encoder, self._cooccurrence, self._vectors = None, None, {}
+        self._encoder, self._cooccurrence = None, None
         self.blend_ = Blend.from_dict(artifact.facts["blend"])
         added = artifact.facts.get("added_blend")  # of a model of an earlier version, there is none
         self.added_blend_ = Blend.from_dict(added) if added else None
