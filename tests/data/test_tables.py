@@ -320,7 +320,7 @@ class TestBadTables:
 
     def test_strange_fields(self, log, items):
         infinite = items.with_columns(store=pl.Series([1.0, float("inf"), 2, 3, 4, 5]))
-        self.refused("column 'store': a number is infinite; remove it", log, infinite)
+        self.refused("column 'store': a value is infinite; leave the cell empty", log, infinite)
         nested = items.with_columns(categories=pl.Series([[["x"], ["y"]]] * 6))
         self.refused("column 'categories' has lists of lists; flatten them", log, nested)
 

@@ -36,8 +36,8 @@ def fit(
     out
         The run's folder: one subfolder per stage, and the recommender in model/.
     final
-        Then train on all interactions as well, also on the newest that measuring needs, and write that model, for production, to
-        final/ in the run's folder, with the figures of the measured one.
+        Also train a model for production on all interactions, including those held out for evaluation, and write it to final/ in
+        the run's folder, with the metrics of the evaluated model.
     as_json
         Print the result as JSON.
     """
@@ -74,7 +74,7 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
     if best:
         how = ", seen items kept"
         if isinstance(model, JointGenerator):
-            how = ", seen items dropped, ranked by the item score before the scores are blended"
+            how = ", seen items dropped, item score alone, before blending"
         output.print(
             f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
             f"N@10 {best['ndcg@10']:.4f} on validation users during training{how}",
