@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from resid.cli.app import AsJson, output, print_json
 from resid.cli.show import measured_text
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
-from resid.core.files import FINAL
 
 if TYPE_CHECKING:
     from resid import Recommender
@@ -41,7 +40,8 @@ def fit(
     as_json
         Print the result as JSON.
     """
-    from resid import fit as fit_recipe  # here, as this import takes a while
+    from resid import fit as fit_recipe  # here, as these imports take a while
+    from resid.runs import final_folder
 
     refuse_dataset_folder(out)
     made = training.changed_recipe()
@@ -49,9 +49,9 @@ def fit(
     model = fit_recipe(data, made, out, runtime=runtime, final=final)
     if runtime.is_first and model.measured_ is not None:
         if as_json:
-            print_json({"folder": str(out / FINAL), "recipe": made.name, "measured": dict(model.measured_)})
+            print_json({"folder": str(final_folder(out)), "recipe": made.name, "measured": dict(model.measured_)})
             return
-        lines = [measured_text(model.measured_), f"Wrote {out}, and the model for production to {out / FINAL}"]
+        lines = [measured_text(model.measured_), f"Wrote {out}, and the model for production to {final_folder(out)}"]
         output.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     elif runtime.is_first:
         print_fitted(model, out, made.name, as_json)
