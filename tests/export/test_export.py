@@ -119,7 +119,8 @@ def test_the_card_of_a_run(folder, tmp_path, capsys):
         '"beam_size": 20',
     ):
         assert text in card
-    assert str(tmp_path) not in card and "cold-items" not in card
+    assert str(tmp_path) not in card
+    assert "cold-items" not in card
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def quantize(
     spec = made.part("quantizer")
     dataset = Dataset.load(data)
     given = ItemEmbeddings.load(embeddings) if embeddings else None
-    if given and given.fingerprint != dataset.fingerprint:
-        raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
+    if given:
+        given.require_data(dataset, embeddings)
     made.check(dataset)
     runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:

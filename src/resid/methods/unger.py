@@ -161,8 +161,8 @@ class UnifiedEncoder(Encoder):
         require_dataset(data)
         if text is None:
             raise InputError("the encoder of UNGER reads text vectors of the items; fit the recipe 'unger'.")
-        if isinstance(text, ItemEmbeddings) and text.fingerprint != data.fingerprint:
-            raise InputError("these are the text vectors of another Dataset, or it was prepared again; encode it.")
+        if isinstance(text, ItemEmbeddings):
+            text.require_data(data, name="text vectors")
         vectors = torch.tensor(check_vectors(np.asarray(text), data.n_items), dtype=torch.float32)
         table, adaptation = self._train(data, vectors, runtime)
         with torch.no_grad():
