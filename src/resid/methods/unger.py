@@ -188,23 +188,12 @@ class UnifiedEncoder(Encoder):
         return self.vectors_
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
-        facts = {
-            "settings": self.settings.to_dict(),
-            "catalogue": self.catalogue_.facts(),
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-        }
-        arrays = {"counts": self.catalogue_.counts, "vectors": self.vectors_}
-        return {"facts": facts, "arrays": arrays, "tables": {"items": self.catalogue_.items}}
+        return self._packed(arrays={"vectors": self.vectors_})
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        facts, arrays = artifact.facts, artifact.arrays
-        encoder = cls(cls.settings_class(**facts["settings"]))
-        encoder.catalogue_ = Catalogue.from_facts(facts["catalogue"], artifact.tables["items"], arrays["counts"])
-        encoder.vectors_, encoder.history_ = arrays["vectors"], facts["history"]
-        encoder.best_epoch_ = facts["best_epoch"]
+        encoder = cls._unpacked(artifact)
+        encoder.vectors_ = artifact.arrays["vectors"]
         return encoder
 
 
