@@ -121,11 +121,15 @@ class Encoder(ShownModel, Part):
         self, facts: Mapping[str, Any] | None = None, arrays: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return what `_pack` has to: settings, catalogue and training metrics, and the facts and arrays of a subclass."""
-        common: dict[str, Any] = {"settings": self.settings.to_dict(), "catalogue": self.catalogue_.facts()}
+        known: dict[str, Any] = {
+            "settings": self.settings.to_dict(),
+            "catalogue": self.catalogue_.facts(),
+            **(facts or {}),
+        }
         if self.history_:
-            common |= {"history": self.history_, "best_epoch": self.best_epoch_}
+            known |= {"history": self.history_, "best_epoch": self.best_epoch_}
         return {
-            "facts": common | dict(facts or {}),
+            "facts": known,
             "arrays": {"counts": self.catalogue_.counts, **(arrays or {})},
             "tables": {"items": self.catalogue_.items},
         }
