@@ -1,7 +1,7 @@
 """The base class of encoders, the E-stage."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -28,16 +28,10 @@ class Encoder(ShownModel, Part):
     settings : Settings
     catalogue_ : Catalogue
         The items that it was fitted to.
-    history_ : list of dict
-        The training metrics of every epoch; empty if nothing was trained.
-    best_epoch_ : int
-        The epoch with the best weights; 0 if nothing was trained.
     """
 
     settings: Settings
     catalogue_: Catalogue
-    history_: Sequence[dict[str, Any]] = ()
-    best_epoch_: int = 0
 
     @abstractmethod
     def embed(self, data: Dataset) -> ItemEmbeddings:

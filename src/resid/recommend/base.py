@@ -82,8 +82,6 @@ class Recommender(ShownModel, ExplainedModel, Part):
     ids_: SemanticIds | None = None
     user_ids_: pl.Series | None = None  # set if the model has embeddings of users
     parts_: Mapping[str, Part] = MappingProxyType({})
-    history_: Sequence[dict[str, Any]] = ()
-    best_epoch_: int = 0
     lineage_: Sequence[dict[str, Any]] = ()
     measured_: Mapping[str, Any] | None = None
     fitted = False  # set when fit is complete
