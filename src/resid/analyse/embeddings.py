@@ -46,7 +46,7 @@ def analyse_embeddings(
     runtime
         Devices, trackers and progress.
     """
-    if recipe.part("encoder").kind != "famae":
+    if not cast(Encoder, recipe.part("encoder").create()).has_metrics:
         raise InputError(
             f"Metric 1 and 2 are of FAMAE, and the encoder of '{recipe.name}' is another; use resid-codes."
         )

@@ -62,7 +62,6 @@ def fit(
 
 def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
     """Print the best epoch of a fitted recommender."""
-    from resid.generate import JointGenerator
     from resid.runs import read_run
 
     best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
@@ -72,12 +71,9 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
         print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
-        how = ", seen items kept"
-        if isinstance(model, JointGenerator):
-            how = ", seen items dropped, ranked by the item score before the scores are blended"
         output.print(
             f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
-            f"N@10 {best['ndcg@10']:.4f} on validation users during training{how}",
+            f"N@10 {best['ndcg@10']:.4f} on validation users during training, {model.validated_by}",
             highlight=False,
         )
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)

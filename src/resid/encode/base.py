@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,9 @@ class Encoder(ShownModel, Part):
         The items that it was fitted to.
     """
 
+    has_metrics: ClassVar[bool] = (
+        False  # whether `metrics`, and those of every epoch, tell the quality of the embeddings
+    )
     settings: Settings
     catalogue_: Catalogue
 

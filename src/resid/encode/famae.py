@@ -50,6 +50,7 @@ class FAMAE(Encoder):
     """
 
     distributed = True
+    has_metrics = True
     settings_class = FamaeSettings
     settings: FamaeSettings
 

@@ -162,6 +162,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     """
 
     settings_class = JointSettings
+    validated_by = "seen items dropped, ranked by the item score before the scores are blended"
     blend_: Blend
     added_blend_: Blend | None = None
 

@@ -220,6 +220,7 @@ class RQVAE(ResidualQuantizer):
     """
 
     settings_class: ClassVar[type[Settings]] = RQVAESettings
+    trainable_further = True
     monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
 
     def __init__(

@@ -85,6 +85,7 @@ class Recommender(ShownModel, ExplainedModel, Part):
     lineage_: Sequence[dict[str, Any]] = ()
     measured_: Mapping[str, Any] | None = None
     fitted = False  # set when fit is complete
+    validated_by: ClassVar[str] = "seen items kept"  # how the metrics of `history_` rank items
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})  # ways to decode → options of `top`
 
     @abstractmethod
