@@ -250,6 +250,7 @@ def train_din(
         runtime,
         evaluate=lambda: validation_metrics(model, windows),
         monitor=MONITOR,
+        monitor_title="validation NDCG@10",
         configuration=configuration,
     )
 

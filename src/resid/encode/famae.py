@@ -91,6 +91,7 @@ class FAMAE(Encoder):
             runtime,
             evaluate=lambda: _flatten(embedding_quality(self.model_, windows)),
             monitor=MONITOR,
+            monitor_title="validation NDCG@10 with all fields masked",
             configuration={"model": "famae"},
         )
         self.best_epoch_ = best_epoch(self.history_, MONITOR)

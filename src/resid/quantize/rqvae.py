@@ -294,6 +294,7 @@ class RQVAE(ResidualQuantizer):
             runtime,
             evaluate=lambda: codebook_usage(self._encode(vectors), size),
             monitor=self.monitor,
+            monitor_title="share of distinct IDs",
             configuration=self._configuration(size),
         )
         self.codes_ = self._final_codes(vectors)
