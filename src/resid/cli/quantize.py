@@ -69,12 +69,12 @@ def quantize(
     elif ids is not None:
         write_table(ids, found.table())
     raw = SemanticIds(quantizer.codes_, quantizer.level_sizes_)
-    collisions = None if raw.unique else id_quality(raw)
+    collisions = id_quality(raw) if found.unique and not raw.unique else None  # kept collisions are in `quality`
     quality = id_quality(found, vectors.vectors, dataset)
     if as_json:
         print_json({"folder": str(folder), "kind": spec.kind, **quality, "before_deduplication": collisions})
         return
-    if collisions and found.unique:
+    if collisions:
         output.print(f"Before deduplication: {ids_text(collisions)}", highlight=False)
     output.print(ids_text(quality), highlight=False)
     output.print(ids_table(quality["levels"]))
