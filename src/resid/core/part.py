@@ -176,6 +176,9 @@ class SavedParts(Mapping[str, Part]):
     def __len__(self) -> int:
         return len(self._artifacts)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self)})"
+
 
 def _all_arrays(artifact: Artifact) -> dict[str, NDArray[Any]]:
     """Return the arrays of an artifact and of its parts by name."""
