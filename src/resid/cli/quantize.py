@@ -40,7 +40,7 @@ def quantize(
     from resid import Dataset  # here, as these imports take a second
     from resid.core.tables import TABLE_ENDINGS, check_table_file, write_table
     from resid.encode import ItemEmbeddings
-    from resid.methods.semantic_ids import fit_encoder, fit_quantizer
+    from resid.methods.semantic_ids import fit_encoder, fit_quantizer, require_data_alone
     from resid.quantize import SemanticIds, id_quality
     from resid.report.ids import ids_text
     from resid.runs import Run
@@ -56,6 +56,8 @@ def quantize(
     given = ItemEmbeddings.load(embeddings) if embeddings else None
     if given:
         given.require_data(dataset, embeddings)
+    else:
+        require_data_alone(made.part("encoder"))
     made.check(dataset)
     runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:

@@ -56,8 +56,18 @@ def trains_quantizer(generator: PartSpec) -> bool:
     return cast(GeneratorSettings, generator.settings).uses_quantizer
 
 
+def require_data_alone(encoder: PartSpec) -> None:
+    """Raise an `InputError`, before anything is fitted, if an encoder reads more than the Dataset."""
+    if further := find_part("encoder", encoder.kind).further_inputs:
+        raise InputError(
+            f"[encoder] '{encoder.kind}' also reads the {' and '.join(further)} vectors of another encoder; fit a recipe that has "
+            "both with 'resid fit'."
+        )
+
+
 def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> "tuple[Encoder, ItemEmbeddings]":
     """Fit an encoder as a stage of a run; return it and its item embeddings."""
+    require_data_alone(spec)
     encoder = cast("Encoder", run.stage(stage, spec, data))
     return encoder, encoder.embed(data)
 

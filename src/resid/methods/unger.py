@@ -139,6 +139,7 @@ class UnifiedEncoder(Encoder):
     """
 
     distributed = True
+    further_inputs = (TEXT,)
     vectors_: NDArray[np.float32]
 
     def __init__(self, settings: Any = None) -> None:
