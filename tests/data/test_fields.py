@@ -345,7 +345,7 @@ class TestBadFields:
             (["nested:tags"], "column 'nested' has lists of lists; flatten them to one list per item"),
             (["nested"], "column 'nested' has lists of lists; flatten them to one list per item"),
             (["price:category"], "column 'price' has numbers, not text or integers; use price:number"),
-            (["infinite"], "column 'infinite': a number is infinite; remove it"),
+            (["infinite"], "column 'infinite': a value is infinite; leave the cell empty"),
             ("genres", r"fields must be a list of column names, for example \['store', 'genres:tags'\], not 'genres'"),
         ],
     )  # fmt: skip

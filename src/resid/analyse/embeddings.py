@@ -48,7 +48,7 @@ def analyse_embeddings(
     """
     if not cast(Encoder, recipe.part("encoder").create()).has_metrics:
         raise InputError(
-            f"Metric 1 and 2 are of FAMAE, and the encoder of '{recipe.name}' is another; use resid-codes."
+            f"Metrics 1 and 2 are defined for FAMAE only, but '{recipe.name}' has another encoder; use resid-codes."
         )
     counts = sorted(set(epochs))
     if len(counts) < 2 or counts[0] < 1:

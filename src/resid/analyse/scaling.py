@@ -84,7 +84,7 @@ def _sized(recipe: Recipe, width: int, layers: int) -> Recipe:
     section = recipe.method.sections[-1]
     settings = recipe.part(section).settings
     if not hasattr(settings, "layers") or not hasattr(settings, "ffn_width"):
-        raise InputError(f"the {section} of '{recipe.name}' has no layers; use recipes of Transformers.")
+        raise InputError(f"the {section} of '{recipe.name}' has no layers; use a recipe with a Transformer.")
     heads = width // _HEAD if width % _HEAD == 0 else 1
     sized = {"width": width, "layers": layers, "ffn_width": _FFN * width, "heads": heads}
     if hasattr(settings, "head_width"):

@@ -35,8 +35,8 @@ def fit(
     out
         The run's folder: one subfolder per stage, and the recommender in model/.
     final
-        Then train on all interactions as well, also on the newest that measuring needs, and write that model, for production, to
-        final/ in the run's folder, with the figures of the measured one.
+        Also train a model for production on all interactions, including those held out for evaluation, and write it to final/ in
+        the run's folder, with the metrics of the evaluated model.
     as_json
         Print the result as JSON.
     """

@@ -192,7 +192,7 @@ def _number(values: pl.Series, where: str) -> pl.Series:
         raise _unsuitable(values, where, "numbers")
     numbers = values.cast(pl.Float64).fill_nan(None)
     if numbers.is_infinite().any():
-        raise InputError(f"{where}: a number is infinite; remove it, then it counts as missing.")
+        raise InputError(f"{where}: a value is infinite; leave the cell empty to treat it as missing.")
     return numbers
 
 

@@ -165,7 +165,7 @@ def prepare(
     advice = "keep more with a smaller min_interactions (--min-interactions)"
     if settings.min_interactions == MIN_INTERACTIONS:
         advice = "training, validation and test need one each"
-    report.add(f"users with fewer than {settings.min_interactions} dropped", kept, advice)
+    report.add(f"users with fewer than {settings.min_interactions} interactions dropped", kept, advice)
     interactions = report.steps[-1]["interactions"]
     if not interactions:
         raise InputError(

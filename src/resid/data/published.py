@@ -99,7 +99,7 @@ def prepare_published(
         raise InputError(f"{folder}: no user has {_MIN_INTERACTIONS} interactions; download the files again.")
     sequence = sequence[np.repeat(long_enough, np.diff(offsets))]
     offsets = np.concatenate([[0], np.cumsum(np.diff(offsets)[long_enough])])
-    steps.append(_step(f"users with fewer than {_MIN_INTERACTIONS} dropped", sequence, offsets))
+    steps.append(_step(f"users with fewer than {_MIN_INTERACTIONS} interactions dropped", sequence, offsets))
     settings = PrepareSettings(
         fields=tuple(_FIELDS.values()),
         keep=(),

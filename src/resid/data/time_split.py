@@ -76,7 +76,7 @@ class Times:
         if self.scale is None:
             raise InputError(
                 f"'{name}' is the date {point}, but the timestamps are numbers from {self.show(self.values.min())} to "
-                f"{self.show(self.values.max())} that are no times since 1970; give a number or a share."
+                f"{self.show(self.values.max())}, which are not Unix timestamps; give a number or a share."
             )
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         microseconds = (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -34,7 +34,7 @@ def fit(
     recipe
         A name that `resid recipes` lists, the path of a TOML file, or a Recipe.
     folder
-        The run's folder. Finished stages are reused and interrupted ones continue. None keeps nothing.
+        The run's folder. Finished stages are reused and interrupted ones continue. If None, nothing is saved.
     changes
         Other settings, by section and name: ``{"encoder.epochs": 20}``; ``{"seed": 1}`` sets the seed of every part,
         ``{"epochs": 5}`` the epochs.

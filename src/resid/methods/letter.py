@@ -17,7 +17,7 @@ def fit_letter(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomm
     """Fit both encoders, the tokenizer on their vectors, and the generator; a generator with vectors reads the text's."""
     if find_part("quantizer", parts["quantizer"].kind).further_inputs != ("collaborative",):
         raise InputError(
-            f"the method 'letter' needs a quantizer that reads collaborative vectors, as 'letter', not "
+            f"the method 'letter' needs a quantizer that reads collaborative vectors, such as 'letter', not "
             f"'{parts['quantizer'].kind}'; for other quantizers use the method 'semantic-ids'."
         )
     require_matching(parts["generator"], parts["quantizer"])

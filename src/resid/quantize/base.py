@@ -188,7 +188,7 @@ class ResidualQuantizer(Quantizer):
     def _last_distances(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the distances of vectors to the codes of the last level, given the others; shape (n_samples, codes)."""
         raise ValueError(
-            f"all IDs with the codes of a new item are taken, and {type(self).__name__} knows no others; fit again."
+            f"no ID with the codes of a new item is free, and {type(self).__name__} cannot assign other codes; fit again."
         )
 
     def _own_codes(self, vectors: Tensor, codes: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -153,14 +153,14 @@ def create_app(
             raise UnknownError(f"{shown(prefix)} is not a prefix of codes, for example 3/7.")
         return await asyncio.to_thread(state.served(model).view.branch, [int(code) for code in codes], limit, offset)
 
-    @app.get("/health/live", summary="Whether the process answers")
+    @app.get("/health/live", summary="Whether the process is alive")
     async def live() -> Health:
         return Health(status="ok")
 
-    @app.get("/health/ready", summary="Whether a request would be taken")
+    @app.get("/health/ready", summary="Whether the service accepts requests")
     async def ready() -> Health:
         if not state.batcher.ready:
-            raise _busy("the model takes no requests at the moment.")
+            raise _busy("the service cannot accept requests at the moment.")
         return Health(status="ok")
 
     @app.get("/version", summary="Versions, models and limits")

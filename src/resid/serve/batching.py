@@ -92,7 +92,7 @@ class Batcher:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be taken."""
+        """Whether a request would be accepted."""
         return self._thread.is_alive() and not self._stopped and self._users < self._max_queue
 
     def submit(
