@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 
 from resid.core.errors import InputError, as_path, counted
-from resid.core.files import atomic_file
 from resid.core.runtime import Runtime
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.growth import grow, read_interactions
@@ -24,8 +23,7 @@ from resid.recommend import Recommender
 from resid.recommend.items import AddedItems, as_text
 from resid.recommend.settings import UpdateSettings
 from resid.recommend.update import TrainedFurther
-from resid.runs import change_model, load, load_dataset, read_run, read_settings
-from resid.runs.run import NEW_IDS
+from resid.runs import change_model, load, load_dataset, read_run, read_settings, write_new_ids
 
 log = logging.getLogger(__name__)
 
@@ -272,9 +270,7 @@ def renew(
         old.rename({"id": "old_id"}), on="item", how="left", maintain_order="left"
     )
     table = table.select("item", "old_id", "new_id")
-    for ending in ("parquet", "csv"):
-        with atomic_file(as_path(out) / f"{NEW_IDS}.{ending}") as partial:
-            table.write_parquet(partial) if ending == "parquet" else table.write_csv(partial)
+    write_new_ids(out, table)
     return fitted, table
 
 
