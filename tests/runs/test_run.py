@@ -12,7 +12,7 @@ import resid
 from resid import Dataset, InputError, Runtime
 from resid.encode import FAMAE, DINEncoder, DINSettings, FamaeSettings
 from resid.quantize import RQVAE
-from resid.runs import Run, load_stage, read_evaluation, read_run, write_evaluation
+from resid.runs import Run, load_stage, read_evaluation, read_metrics, read_run, write_evaluation
 from resid.sequential import HGN, CoOccurrence, SASRec
 
 TINY = {
@@ -400,3 +400,13 @@ def test_metrics_and_ranks_are_replaced_together(tmp_path):
         write_evaluation(tmp_path / "model", "test", {"seen_kept": object()}, ranks.head(1), tmp_path / "out")
     assert read_evaluation(tmp_path / "out", "test", "test", 5).equals(ranks)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["test.json", "test.parquet"]
+
+
+def test_altered_metrics_are_refused(tmp_path):
+    ranks = pl.DataFrame({"user": [1, 2], "rank": [1, 3]})
+    write_evaluation(tmp_path / "model", "test", {"seen_kept": {"recall@5": 0.5}}, ranks, tmp_path / "out")
+    assert read_metrics(tmp_path / "out")["seen_kept"] == {"recall@5": 0.5}
+    path = tmp_path / "out" / "test.json"
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(InputError, match="the evaluation is damaged or of an earlier version"):
+        read_metrics(tmp_path / "out")

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from resid.core.checksums import sha256_of_file
+from resid.core.checksums import manifest_text, pop_checksum, sha256_of_file
 from resid.core.errors import InputError
 from resid.core.files import atomic_file
 from resid.runs.run import evaluation_folder, read_run
@@ -56,7 +56,7 @@ def write_evaluation(
             items = files.enter_context(atomic_file(place / f"{name}-lists.parquet"))
             lists.write_parquet(items)
             content["lists_sha256"] = sha256_of_file(items)
-        written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        written.write_text(manifest_text(content), encoding="utf-8")
     if lists is None:
         (place / f"{name}-lists.parquet").unlink(missing_ok=True)
     return place / name
@@ -105,8 +105,8 @@ def _found(folder: str | Path, names: tuple[str, ...], split: str) -> tuple[Path
         )
     try:
         content: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-        if not _cutoffs(content):
-            raise ValueError("there are no metrics")
+        if not pop_checksum(content) or not _cutoffs(content):
+            raise ValueError("there are no metrics, or they are damaged")
         if content["ranks_sha256"] != sha256_of_file(place.with_suffix(".parquet")):
             raise ValueError("its checksum does not match")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
