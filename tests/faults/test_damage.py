@@ -14,6 +14,7 @@ from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.encode import ItemEmbeddings
 from resid.quantize import SemanticIds
+from resid.recommend import recommend_file, stream
 from resid.runs import load_dataset, read_run
 from tests.faults.counts import COUNTS
 
@@ -158,6 +159,31 @@ def test_ids_and_embeddings(made, tmp_path):
 
     assert campaign(made / "ids", tmp_path / "ids", ids) > TRIALS * 0.9
     assert campaign(made / "vectors", tmp_path / "vectors", vectors) > TRIALS * 0.9
+
+
+def test_a_stopped_file_of_recommendations(made, tmp_path, monkeypatch):
+    """What was damaged of a stopped job is computed again."""
+    monkeypatch.setattr(stream, "_FILE_ROWS", 200)
+    shop = synthetic_shop(users=60, items=30, interactions=600, seed=3)
+    shop.interaction_table.write_parquet(tmp_path / "log.parquet")
+    model = resid.load(made / "run")
+
+    def result(folder):
+        recommend_file(model, tmp_path / "log.parquet", folder / "recs.csv", 5)
+        assert [path.name for path in folder.iterdir()] == ["recs.csv"]
+        return (folder / "recs.csv").read_bytes()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "stopped").mkdir()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(stream, "_join", interrupt)
+        result(tmp_path / "stopped")
+    outputs = sorted((tmp_path / "stopped").rglob("output/*.parquet"))
+    assert len(outputs) == 3
+    outputs[-1].unlink()
+    assert campaign(tmp_path / "stopped", tmp_path / "copy", result) == 0
 
 
 def test_metrics_of_a_run_are_not_read_back(made, tmp_path):
