@@ -177,9 +177,10 @@ def test_a_stopped_file_of_recommendations(made, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     (tmp_path / "stopped").mkdir()
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(stream, "_join", interrupt)
-        result(tmp_path / "stopped")
+        with pytest.raises(KeyboardInterrupt):
+            result(tmp_path / "stopped")
     outputs = sorted((tmp_path / "stopped").rglob("output/*.parquet"))
     assert len(outputs) == 3
     outputs[-1].unlink()

@@ -218,11 +218,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
-    except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
+    except RecursionError as error:
+        raise InputError(f"{path}: invalid TOML, lists or tables are nested too deeply; fix the file.") from error
+    except tomllib.TOMLDecodeError as error:
         problem = first_line(error)
         if place := re.fullmatch(r"(.*) \(at (.*)\)", problem):
             problem = f"{place[2]}: {place[1][:1].lower()}{place[1][1:]}"
         raise InputError(f"{path}: invalid TOML, {problem}; fix the file.") from error
+    except ValueError as error:  # Python refuses to read an integer of thousands of digits
+        raise InputError(f"{path}: invalid TOML, a number has too many digits; fix the file.") from error
 
 
 def _file(name: str) -> Path:

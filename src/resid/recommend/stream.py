@@ -190,7 +190,8 @@ def _split(
     for name in ("input", "output"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
-    table, batches = scan_batches(source, work, _READ_ROWS, **reading, progress=progress)
+    used = set(job.columns.values())
+    table, batches = scan_batches(source, work, _READ_ROWS, columns=used, **reading, progress=progress)
     present = table.frame.collect_schema().names()
     is_log = job.columns["item"] in present or job.columns["items"] not in present
     wanted = ("user", "item", "timestamp") if is_log else ("user", "items")
