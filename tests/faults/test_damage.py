@@ -13,9 +13,10 @@ import resid
 from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.encode import ItemEmbeddings
+from resid.evaluate import evaluate
 from resid.quantize import SemanticIds
 from resid.recommend import recommend_file, stream
-from resid.runs import load_dataset, read_run
+from resid.runs import load_dataset, read_evaluation, read_run, write_evaluation
 from tests.faults.counts import COUNTS
 
 TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "36"))
@@ -159,6 +160,17 @@ def test_ids_and_embeddings(made, tmp_path):
 
     assert campaign(made / "ids", tmp_path / "ids", ids) > TRIALS * 0.9
     assert campaign(made / "vectors", tmp_path / "vectors", vectors) > TRIALS * 0.9
+
+
+def test_evaluation(made, tmp_path):
+    """What ``resid evaluate --against`` reads."""
+
+    def result(folder):
+        return read_evaluation(folder, "test", "test", 10).to_dicts()
+
+    found = evaluate(resid.load(made / "run"), Dataset.load(made / "data"))
+    write_evaluation(made / "run", "test", found.metrics(), found.table(), tmp_path / "evaluation")
+    assert campaign(tmp_path / "evaluation", tmp_path / "copy", result)
 
 
 def test_a_stopped_file_of_recommendations(made, tmp_path, monkeypatch):
