@@ -1,12 +1,13 @@
 """The open library for semantic-ID recommendation: tables in, recommended items out."""
 
-from typing import TYPE_CHECKING
-
-from resid.core.errors import InputError
 from resid.core.lazy import lazy_names
 
+TYPE_CHECKING = (
+    False  # true for type checkers; importing it takes time in which the command does not handle interrupts yet
+)
 if TYPE_CHECKING:
     from resid.comparison.comparison import compare
+    from resid.core.errors import InputError
     from resid.core.progress import ConsoleProgress
     from resid.core.runtime import Runtime
     from resid.data.dataset import Dataset
@@ -36,6 +37,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "comparison.comparison": "compare",
+        "core.errors": "InputError",
         "core.progress": "ConsoleProgress",
         "core.runtime": "Runtime",
         "data.dataset": "Dataset",

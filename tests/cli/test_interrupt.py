@@ -41,7 +41,17 @@ def check(code, said, number=signal.SIGINT):
 
 @pytest.mark.parametrize(
     "module",
-    ["cyclopts", "rich.console", "resid.cli.app", "resid.methods.fit", "polars.io", "torch._C", "lightning_fabric"],
+    [
+        "typing",
+        "resid.core.errors",
+        "cyclopts",
+        "rich.console",
+        "resid.cli.app",
+        "resid.methods.fit",
+        "polars.io",
+        "torch._C",
+        "lightning_fabric",
+    ],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_during_an_import(module, number, fit):

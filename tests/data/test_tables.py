@@ -259,6 +259,14 @@ class TestBadTables:
         frame.loc[4, column] = float("nan")
         self.refused(f"column '{column}': missing value in row 5", frame)
 
+    @pytest.mark.parametrize(("value", "type_"), [(2**70, pl.Int128), (-(2**70), pl.Int128), (2**63, pl.UInt64)])
+    def test_timestamps_beyond_64_bits(self, value, type_):
+        frame = pl.DataFrame({"user": [1] * 4, "item": [1, 2, 3, 4]})
+        small = frame.with_columns(timestamp=pl.Series([3, 1, 2, 4], dtype=type_))
+        assert Dataset.from_tables(small, k_core=1).history(1).to_list() == [2, 3, 1, 4]
+        large = frame.with_columns(timestamp=pl.Series([3, 1, value, 4], dtype=type_))
+        self.refused(rf"column 'timestamp': number beyond 64 bits in row 3 \({value}\)", large, k_core=1)
+
     def test_timestamp_that_is_neither_number_nor_date(self, log):
         text = log["timestamp"].cast(pl.String)
         self.refused("column 'timestamp': invalid timestamp in row 3",

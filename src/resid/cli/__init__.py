@@ -3,17 +3,20 @@
 Invalid input ends with one sentence on standard error and exit code 2. Results go to standard output, progress to standard
 error; `--json` prints results for programs.
 
-This file imports next to nothing, so that an interrupt is handled from the first moment on. `resid.cli.app` lists the commands;
+This file and `resid/__init__.py` import next to nothing, so that an interrupt is handled from the first moment on. `resid.cli.app` lists the commands;
 each is imported when it is called, and imports the libraries that it needs when it runs.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn
 
-from resid.cli.waiting import choose_waiting
+TYPE_CHECKING = False  # as in resid/__init__.py
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTERRUPTED = 128 + signal.SIGINT
@@ -24,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 2 for invalid input, 3 for training that diverged, 130 if interrupted."""
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        from resid.cli.waiting import choose_waiting
+
         choose_waiting()
         from resid.cli.command import run
 

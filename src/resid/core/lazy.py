@@ -10,9 +10,14 @@ only, and says here in which module each of them is::
     __getattr__, __dir__ = lazy_names(__name__, {"base": "Encoder"})
 """
 
+from __future__ import annotations
+
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any
+
+TYPE_CHECKING = False  # as in resid/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
