@@ -14,6 +14,7 @@ from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.encode import ItemEmbeddings
 from resid.evaluate import evaluate
+from resid.methods.update import recipe_of
 from resid.quantize import SemanticIds
 from resid.recommend import recommend_file, stream
 from resid.runs import load_dataset, read_evaluation, read_run, write_evaluation
@@ -112,6 +113,17 @@ def test_run(made, tmp_path):
         return recommended(fitted), recommended(resid.load(folder)), load_dataset(folder).fingerprint
 
     campaign(made / "run", tmp_path / "copy", result)
+
+
+def test_settings_of_a_run(made, tmp_path):
+    """What ``resid update --new-ids`` fits anew from."""
+
+    def result(folder):
+        return recipe_of(folder, "sasrec").toml()
+
+    (tmp_path / "run").mkdir()
+    shutil.copy(made / "run" / "recipe.toml", tmp_path / "run")
+    assert campaign(tmp_path / "run", tmp_path / "copy", result) > TRIALS * 0.7
 
 
 def test_training(made, tmp_path):

@@ -87,6 +87,9 @@ def test_every_command_leaves_the_old_files(on_a_small_disk, tmp_path):
         assert trial["code"] == 2, trial
         assert trial["changed"] == [] or trial["name"] in SEVERAL, trial
         (sentence,) = trial["errors"]
+        if "run failed" in sentence:  # a process of a comparison; the others go on
+            assert "small/compared/table.md says why" in sentence, trial
+            continue
         assert sentence.startswith("Error: small/"), trial
         assert ": the disk is full; free some space or choose another folder, and run it again." in sentence, trial
         assert not any(word in sentence for word in INTERNAL), trial

@@ -25,7 +25,7 @@ from resid.recommend.items import AddedItems, as_text
 from resid.recommend.settings import UpdateSettings
 from resid.recommend.update import TrainedFurther
 from resid.runs import change_model, load, load_dataset, read_run, read_settings
-from resid.runs.run import NEW_IDS
+from resid.runs.run import NEW_IDS, RECIPE
 
 log = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ def renew(
             raise InputError(
                 f"{folder} is a saved model, whose recipe is unknown; give the run, or a recipe (--recipe)."
             )
-        recipe = Recipe.parse(record.recipe, read_settings(folder))
+        recipe = recipe_of(folder, record.recipe)
     old = ids_as_text(model)
     refuse_place(known, save_data)
     model.require_data(known)
@@ -279,6 +279,15 @@ def renew(
         with atomic_file(as_path(out) / f"{NEW_IDS}.{ending}") as partial:
             table.write_parquet(partial) if ending == "parquet" else table.write_csv(partial)
     return fitted, table
+
+
+def recipe_of(folder: Path, name: str) -> Recipe:
+    """Return the recipe of a run, with the settings that it was fitted with."""
+    settings = read_settings(folder)
+    try:
+        return Recipe.parse(name, settings)
+    except InputError as error:
+        raise InputError(f"{folder / RECIPE}: {error}") from error
 
 
 def ids_as_text(model: Recommender) -> pl.DataFrame:
