@@ -49,6 +49,7 @@ ALLOWED = {  # folder → the folders that it may import
         "sequential",
     },
     "serve": {"core", "data", "recommend", "runs"},
+    "spark": {"core", "data", "recommend", "runs"},  # a module: users call `resid.spark.recommend`
     "cli": {
         "analyse",
         "comparison",
@@ -112,7 +113,8 @@ def test_folders_import_only_what_they_may():
 
 def test_every_folder_is_listed_and_the_list_has_no_circle():
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    assert folders == set(ALLOWED)
+    assert folders | {"spark"} == set(ALLOWED)
+    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", "__main__", "spark"}
     TopologicalSorter(ALLOWED).prepare()  # raises CycleError
 
 
@@ -124,6 +126,30 @@ def test_the_library_does_not_import_its_own_face():
         if _folder(name) not in {"", "cli"} and "resid" in _imports(path, types=True)
     ]
     assert wrong == []
+
+
+# The files and folders of a run; "a run" is recognised by its record also in `core`, which says what a folder is.
+LAYOUT = {"run.json", "recipe.toml", "cost.json", "model", "final", "evaluation", "new-ids", "part", "training"}
+
+
+def _spelled(path: Path) -> set[str]:
+    """Return the names of the layout that a file imports, or writes as a file name or below a folder: ``folder / "model"``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("resid.runs."):
+            found |= {alias.name for alias in node.names if alias.name.startswith("_") or alias.name.isupper()}
+        elif isinstance(node, ast.ImportFrom) and node.module == "resid.core.files":
+            found |= {alias.name for alias in node.names if alias.name == "RUN"}
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
+            found |= {name for name in LAYOUT if str(node.right.value).split(".")[0] == name}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {name for name in LAYOUT if node.value == name and "." in name}
+    return found
+
+
+def test_only_runs_knows_the_layout_of_a_run():
+    found = {name: _spelled(path) for name, path in MODULES.items() if _folder(name) != "runs"}
+    assert {name: names for name, names in found.items() if names} == {"resid.core.files": {"run.json"}}
 
 
 # Within a function, as they would close a circle: reading tables builds Datasets, and Datasets offer to read tables.

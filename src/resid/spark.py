@@ -10,7 +10,7 @@ from resid.core.errors import InputError, nearest, shown
 from resid.data.catalogue import parse_ids
 from resid.data.where import Where
 from resid.recommend.base import Recommender
-from resid.runs.run import load
+from resid.runs import load
 
 if TYPE_CHECKING:
     import pyarrow

@@ -123,7 +123,7 @@ def test_invalid(tiny_data, tmp_path, capsys):
     for arguments, problem in (
         (["embeddings", str(tiny_data), "--epochs-of-encoder=2"], "give at least two different"),
         (["embeddings", str(tiny_data), "--epochs-of-encoder=2,x"], "must be positive integers"),
-        (["embeddings", str(tiny_data), "--recipe=tiger"], "the encoder of 'tiger' is another"),
+        (["embeddings", str(tiny_data), "--recipe=tiger"], "'tiger' has another encoder"),
         (["branching", str(tiny_data), "--recipe=tiger"], "the quantizer of 'tiger' has no branching"),
         (["branching", str(tiny_data), "--first=50", "--second=50"], "[quantizer]"),
         (["scaling", str(tiny_data), "--recipes=nothing"], "there is no recipe 'nothing'"),

@@ -143,6 +143,11 @@ class TestBadInput:
             self.refused(capsys, message, *arguments, "--set", change)
         self.refused(capsys, "is a Dataset; choose another folder", "encode", prepared, "--out", prepared)
         self.refused(capsys, "not a Dataset", "encode", tmp_path, "--out", tmp_path / "run")
+        for command in ("encode", "quantize"):
+            message = (
+                "[encoder] 'unger' also reads the text vectors of another encoder; fit a recipe that has both with"
+            )
+            self.refused(capsys, message, command, prepared, "--out", tmp_path / "run", "--recipe", "unger")
         assert not (tmp_path / "run").exists()
         self.refused(capsys, "there is no tracker 'excel'", *arguments, "--track", "excel")
 
@@ -187,6 +192,12 @@ class TestBadInput:
             assert main([*map(str, arguments), "--ids", str(tmp_path / name), "--json"]) == 0
             assert read(tmp_path / name).rows() == pl.read_parquet(ids).rows()
         capsys.readouterr()
+        few = ["quantize", str(prepared), "--out", str(tmp_path / "few"), "--embeddings", str(vectors)]
+        few += [f"--set=quantizer.{change}" for change in ("kind=rq-kmeans", "codebook_size=2", "n_levels=2")]
+        for collisions in ("deduplicate", "keep"):
+            assert main([*few, f"--set=quantizer.collisions={collisions}", "--json"]) == 0
+            quality = json.loads(capsys.readouterr().out)
+            assert (quality["unique"] == 1) == bool(quality["before_deduplication"]) == (collisions == "deduplicate")
         for source in ((ids, "--embeddings", vectors, "--data", prepared), (run,)):
             assert main(["inspect", *map(str, source), "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["levels"] == found["levels"]

@@ -58,7 +58,7 @@ def test_a_comparison(prepared, tmp_path, here):
     assert len(model.catalogue_) == cold.known.n_items  # the run keeps the model as it was fitted
     ranks = evaluate_cold_items(model, cold)
     new = cold.targets_are_new
-    wanted = {"new": ranks.kept[new], "old": ranks.kept[~new], "old_without": ranks.kept_without[ranks.asked]}
+    wanted = {"new": ranks.kept[new], "old": ranks.kept[~new], "old_without": ranks.kept_without[ranks.ranked_without]}
     for group, some in wanted.items():
         assert rows["tiny"]["groups"][group]["seen_kept"] == pytest.approx(ranking_metrics(some)), group
     assert rows["tiny"]["mean"]["seen_dropped"] == pytest.approx(ranking_metrics(ranks.dropped))

@@ -114,6 +114,7 @@ class _Oracle:
 
     kind = "oracle"
     settings = PrepareSettings()
+    measured_ = None
 
     def __init__(self, data):
         self.data = data

@@ -16,7 +16,7 @@ from resid.core.checksums import manifest_text
 from resid.export import export
 from resid.generate import JointGenerator, JointSettings, OnePassGenerator, OnePassSettings
 from resid.quantize import SemanticIds
-from resid.runs import write_evaluation
+from resid.runs import evaluation_folder, measured, write_evaluation
 from resid.sequential import CoOccurrence
 from tests.small import TINY, small_data, small_encoder, small_joint, small_onepass, small_t5
 
@@ -104,6 +104,8 @@ def test_the_card_of_a_run(folder, tmp_path, capsys):
     metrics = {"recall@10": 0.1234, "intervals": {"recall@10": [0.1, 0.2]}}
     content = {"users": 299, "seen_kept": metrics, "seen_dropped": metrics}
     write_evaluation(run, "test", content, pl.DataFrame({"rank": [1]}))
+    with measured(evaluation_folder(run)):  # as a comparison does, whose evaluation of new items is not of this model
+        write_evaluation(run, "cold-items", {"targets": 7, "seen_kept": metrics}, pl.DataFrame({"rank": [1]}))
     assert main(["export", str(run), "--format", "parquet", "--out", str(tmp_path / "out"), "--json"]) == 0
     assert "ids.parquet" in json.loads(capsys.readouterr().out)["files"]
     card = (tmp_path / "out" / "README.md").read_text()
@@ -118,6 +120,7 @@ def test_the_card_of_a_run(folder, tmp_path, capsys):
     ):
         assert text in card
     assert str(tmp_path) not in card
+    assert "cold-items" not in card
 
 
 @pytest.mark.parametrize(

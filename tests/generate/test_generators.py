@@ -312,7 +312,7 @@ class TestParts:
         model.save(tmp_path / "model")
         assert {path.name for path in (tmp_path / "model").iterdir() if path.is_dir()} == {"encoder", "quantizer"}
         loaded = resid.load(tmp_path / "model")
-        assert list(loaded.parts_) == ["encoder", "quantizer"]
+        assert repr(loaded.parts_) == "SavedParts(encoder, quantizer)"
         vectors = model.parts_["encoder"].embed(data).vectors
         assert np.array_equal(loaded.parts_["encoder"].embed(data).vectors, vectors)
         new = vectors[:3] + 1e-3

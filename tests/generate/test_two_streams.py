@@ -282,7 +282,10 @@ def test_bad_inputs(data):
     with pytest.raises(InputError, match="needs the IDs and embeddings of two streams; use the recipe 'eager'"):
         generator.fit(data, ids, vectors)
     foreign = ItemEmbeddings(others, {"text": (0, 5)}, "another")
-    with pytest.raises(InputError, match="the semantic embeddings belong to another Dataset; encode this one"):
+    with pytest.raises(
+        InputError,
+        match="these are the semantic embeddings of another Dataset, or it was prepared again; encode this one",
+    ):
         generator.fit(data, ids, vectors, other_ids, foreign)
     with pytest.raises(InputError, match="these are the IDs of other items"):
         generator.fit(data, ids, vectors, SemanticIds(other_ids.codes[:5]), others)

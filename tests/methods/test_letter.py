@@ -87,7 +87,9 @@ def test_an_interrupted_run_continues(step, data, quick, tmp_path, monkeypatch):
 
 def test_another_quantizer(data, quick):
     changes = {name: value for name, value in quick.items() if not name.startswith("quantizer")}
-    with pytest.raises(InputError, match="needs a quantizer that reads collaborative vectors, as 'letter', not 'gaoq'"):
+    with pytest.raises(
+        InputError, match="needs a quantizer that reads collaborative vectors, such as 'letter', not 'gaoq'"
+    ):
         resid.fit(data, "letter", changes={**changes, "quantizer.kind": "gaoq"})
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import resid
 from resid import Dataset, InputError, Runtime
-from resid.encode import FAMAE
-from resid.runs import Run, load_stage, read_evaluation, read_run, write_evaluation
+from resid.encode import FAMAE, DINEncoder, DINSettings, FamaeSettings
+from resid.quantize import RQVAE
+from resid.runs import Run, load_stage, read_evaluation, read_metrics, read_run, write_evaluation
 from resid.sequential import HGN, CoOccurrence, SASRec
-from resid.train.loop import _shown
 
 TINY = {
     "encoder.width": 16,
@@ -297,15 +297,18 @@ def test_epochs_report_their_metric(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "written"),
+    ("part", "written"),
     [
-        ("ndcg@10", "validation NDCG@10"),
-        ("metric1.ndcg@10", "validation NDCG@10 with all fields masked"),
-        ("distinct", "share of distinct IDs"),
+        (FAMAE(FamaeSettings(epochs=1, width=8, layers=1)), "validation NDCG@10 with all fields masked"),
+        (DINEncoder(DINSettings(epochs=1, width=8)), "validation NDCG@10"),
+        (RQVAE(2, 4, hidden_layer_sizes=(8,), latent_dim=4, epochs=1, random_state=0), "share of distinct IDs"),
     ],
 )
-def test_metrics_are_called_by_what_they_measure(metric, written):
-    assert _shown(metric) == written
+def test_metrics_are_called_by_what_they_measure(data, part, written):
+    heard = Recorder()
+    inputs = np.random.default_rng(0).normal(size=(30, 8)) if isinstance(part, RQVAE) else data
+    part.fit(inputs, runtime=Runtime(progress=heard))
+    assert heard.results[0].startswith(f"Epoch 1: {written} 0.")
 
 
 def test_results_of_another_model_are_removed(data, tmp_path):
@@ -397,3 +400,13 @@ def test_metrics_and_ranks_are_replaced_together(tmp_path):
         write_evaluation(tmp_path / "model", "test", {"seen_kept": object()}, ranks.head(1), tmp_path / "out")
     assert read_evaluation(tmp_path / "out", "test", "test", 5).equals(ranks)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["test.json", "test.parquet"]
+
+
+def test_altered_metrics_are_refused(tmp_path):
+    ranks = pl.DataFrame({"user": [1, 2], "rank": [1, 3]})
+    write_evaluation(tmp_path / "model", "test", {"seen_kept": {"recall@5": 0.5}}, ranks, tmp_path / "out")
+    assert read_metrics(tmp_path / "out")["seen_kept"] == {"recall@5": 0.5}
+    path = tmp_path / "out" / "test.json"
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(InputError, match="the evaluation is damaged or of an earlier version"):
+        read_metrics(tmp_path / "out")

@@ -46,7 +46,7 @@ def analyse_embeddings(
     runtime
         Devices, trackers and progress.
     """
-    if recipe.part("encoder").kind != "famae":
+    if not cast(Encoder, recipe.part("encoder").create()).has_metrics:
         raise InputError(
             f"Metrics 1 and 2 are defined for FAMAE only, but '{recipe.name}' has another encoder; use resid-codes."
         )

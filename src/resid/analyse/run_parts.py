@@ -3,7 +3,6 @@
 A finished run is read from its model, which includes encoder and quantizer, so the folders of its stages may be gone.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from resid.encode.item_tables import ItemTableEncoder
 from resid.quantize import SemanticIds
 from resid.recommend import Recommender
 from resid.report.ids import are_of, load_ids
-from resid.runs import load, load_dataset, load_stage, read_run
-from resid.runs.run import EVALUATION
+from resid.runs import load, load_dataset, load_stage, read_metrics, read_run
 from resid.sequential.base import SequentialRecommender
 
 
@@ -81,14 +79,7 @@ def embeddings_of(folder: Path, data: Dataset, ids: SemanticIds) -> ItemEmbeddin
 
 def evaluation_of(folder: Path, split: str = "test") -> dict[str, Any]:
     """Return the metrics that `resid evaluate` wrote to a run."""
-    path = folder / EVALUATION / f"{split}.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        float(found["seen_kept"]["recall@10"])
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{folder} was not evaluated on the {split} split; run 'resid evaluate {folder}' first."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged, or without Recall@10; run 'resid evaluate' again.") from error
+    found = read_metrics(folder, split)
+    if "recall@10" not in found["seen_kept"]:
+        raise InputError(f"{folder}: its evaluation has no Recall@10; run 'resid evaluate' with --cutoffs 10.")
     return found

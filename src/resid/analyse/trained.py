@@ -4,7 +4,6 @@ The stages are keyed by settings and inputs, so points share what they have in c
 finished one is only drawn again.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,7 @@ from resid.evaluate import evaluate
 from resid.generate.settings import CodeGeneratorSettings
 from resid.methods.recipe import Recipe
 from resid.recommend import Recommender
-from resid.runs import Run, write_evaluation
-from resid.runs.run import EVALUATION
+from resid.runs import Run, evaluation_folder, read_metrics, write_evaluation
 
 RUNS = "runs"  # in the folder of the analysis
 _SPLIT = "test"
@@ -72,25 +70,25 @@ def measure(run: Run, recipe: Recipe, data: Dataset, place: str) -> tuple[Recomm
     progress = run.runtime.progress
     progress.result(place)
     model = recipe.method.compose(run, recipe.parts, data)
-    folder = run.folder / run.stages[recipe.method.sections[-1]] / EVALUATION
-    found = _read(folder / f"{_SPLIT}.json", data)
+    stage = run.stage_folder(recipe.method.sections[-1])
+    found = _known(stage, data)
     if found is None:
         progress.step(f"Evaluating {model.kind} on the {_SPLIT} split")
         evaluation = evaluate(model, data, _SPLIT, progress=progress)
         found = evaluation.metrics()
-        write_evaluation(run.folder, _SPLIT, found, evaluation.table(), folder)
+        write_evaluation(run.folder, _SPLIT, found, evaluation.table(), evaluation_folder(stage))
     metrics = found["seen_kept"]
     progress.result(f"{place}: R@10 {metrics['recall@10']:.4f}, N@10 {metrics['ndcg@10']:.4f}")
     return model, {name: metrics[name] for name in ("recall@10", "ndcg@10")}
 
 
-def _read(path: Path, data: Dataset) -> dict[str, Any] | None:
-    """Return an evaluation of this Dataset; None if there is none, or one that is damaged."""
+def _known(stage: Path, data: Dataset) -> dict[str, Any] | None:
+    """Return the evaluation of a stage's part on this Dataset; None if there is none, or one that is damaged."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        complete = found["fingerprint"] == data.fingerprint and found["seen_kept"].keys() >= {"recall@10", "ndcg@10"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = read_metrics(stage, _SPLIT)
+    except InputError:
         return None
+    complete = found.get("fingerprint") == data.fingerprint and found["seen_kept"].keys() >= {"recall@10", "ndcg@10"}
     return found if complete else None
 
 

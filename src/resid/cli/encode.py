@@ -36,13 +36,14 @@ def encode(
     """
     from resid import Dataset  # here, as these imports take a second
     from resid.core.files import MANIFEST
-    from resid.methods.semantic_ids import fit_encoder
+    from resid.methods.semantic_ids import fit_encoder, require_data_alone
     from resid.runs import Run
 
     refuse_dataset_folder(out)
     if embeddings is not None:
         refuse_foreign_folder(embeddings, MANIFEST)
     spec = training.changed_recipe().part("encoder")
+    require_data_alone(spec)
     dataset = Dataset.load(data)
     spec.create().check(dataset)
     runtime = training.runtime()

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from resid.cli.app import AsJson, output, print_json
 from resid.cli.show import measured_text
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
-from resid.core.files import FINAL
 
 if TYPE_CHECKING:
     from resid import Recommender
@@ -41,7 +40,8 @@ def fit(
     as_json
         Print the result as JSON.
     """
-    from resid import fit as fit_recipe  # here, as this import takes a while
+    from resid import fit as fit_recipe  # here, as these imports take a while
+    from resid.runs import final_folder
 
     refuse_dataset_folder(out)
     made = training.changed_recipe()
@@ -49,9 +49,9 @@ def fit(
     model = fit_recipe(data, made, out, runtime=runtime, final=final)
     if runtime.is_first and model.measured_ is not None:
         if as_json:
-            print_json({"folder": str(out / FINAL), "recipe": made.name, "measured": dict(model.measured_)})
+            print_json({"folder": str(final_folder(out)), "recipe": made.name, "measured": dict(model.measured_)})
             return
-        lines = [measured_text(model.measured_), f"Wrote {out}, and the model for production to {out / FINAL}"]
+        lines = [measured_text(model.measured_), f"Wrote {out}, and the model for production to {final_folder(out)}"]
         output.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     elif runtime.is_first:
         print_fitted(model, out, made.name, as_json)
@@ -62,7 +62,6 @@ def fit(
 
 def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) -> None:
     """Print the best epoch of a fitted recommender."""
-    from resid.generate import JointGenerator
     from resid.runs import read_run
 
     best = model.history_[model.best_epoch_ - 1] if model.best_epoch_ else {}
@@ -72,12 +71,9 @@ def print_fitted(model: "Recommender", out: Path, recipe: str, as_json: bool) ->
         print_json(found | {"validation": record.validation if record else {}})
         return
     if best:
-        how = ", seen items kept"
-        if isinstance(model, JointGenerator):
-            how = ", seen items dropped, item score alone, before blending"
         output.print(
             f"Best epoch {best['epoch']} of {len(model.history_)}: R@10 {best['recall@10']:.4f}, "
-            f"N@10 {best['ndcg@10']:.4f} on validation users during training{how}",
+            f"N@10 {best['ndcg@10']:.4f} on validation users during training, {model.validated_by}",
             highlight=False,
         )
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)

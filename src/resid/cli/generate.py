@@ -53,8 +53,8 @@ def generate(
     if known is not None:
         known.require_data(dataset, ids)
     vectors = ItemEmbeddings.load(embeddings) if embeddings else None
-    if vectors and vectors.fingerprint != dataset.fingerprint:
-        raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
+    if vectors:
+        vectors.require_data(dataset, embeddings)
     spec.create().check(dataset)
     runtime = training.runtime()
     if known is None:

@@ -40,7 +40,7 @@ def quantize(
     from resid import Dataset  # here, as these imports take a second
     from resid.core.tables import TABLE_ENDINGS, check_table_file, write_table
     from resid.encode import ItemEmbeddings
-    from resid.methods.semantic_ids import fit_encoder, fit_quantizer
+    from resid.methods.semantic_ids import fit_encoder, fit_quantizer, require_data_alone
     from resid.quantize import SemanticIds, id_quality
     from resid.report.ids import ids_text
     from resid.runs import Run
@@ -54,8 +54,10 @@ def quantize(
     spec = made.part("quantizer")
     dataset = Dataset.load(data)
     given = ItemEmbeddings.load(embeddings) if embeddings else None
-    if given and given.fingerprint != dataset.fingerprint:
-        raise InputError(f"{embeddings}: these are embeddings of another Dataset than {data}; encode it.")
+    if given:
+        given.require_data(dataset, embeddings)
+    else:
+        require_data_alone(made.part("encoder"))
     made.check(dataset)
     runtime = training.runtime()
     with Run.open(out, dataset, runtime) as run:
@@ -69,12 +71,12 @@ def quantize(
     elif ids is not None:
         write_table(ids, found.table())
     raw = SemanticIds(quantizer.codes_, quantizer.level_sizes_)
-    collisions = None if raw.unique else id_quality(raw)
+    collisions = id_quality(raw) if found.unique and not raw.unique else None  # kept collisions are in `quality`
     quality = id_quality(found, vectors.vectors, dataset)
     if as_json:
         print_json({"folder": str(folder), "kind": spec.kind, **quality, "before_deduplication": collisions})
         return
-    if collisions and found.unique:
+    if collisions:
         output.print(f"Before deduplication: {ids_text(collisions)}", highlight=False)
     output.print(ids_text(quality), highlight=False)
     output.print(ids_table(quality["levels"]))

@@ -78,6 +78,7 @@ def update(
     from resid import update as update_model  # here, as these imports take seconds
     from resid.methods.update import renew
     from resid.recommend.settings import UpdateSettings
+    from resid.runs import new_ids_path
 
     names = column_names(columns)
     runtime = Training(accelerator=accelerator).runtime()
@@ -94,11 +95,9 @@ def update(
             out=out, save_data=save_data, data=data, recipe=recipe, columns=names, runtime=runtime, **texts,
         )  # fmt: skip
         if as_json:
-            print_json({"model": str(out), "items": len(ids), "ids": str(out / "new-ids.parquet")})
+            print_json({"model": str(out), "items": len(ids), "ids": str(new_ids_path(out))})
             return
-        text = (
-            f"{counted(len(ids), 'item')} have new IDs. Wrote {out}, and old and new IDs to {out / 'new-ids.parquet'}"
-        )
+        text = f"{counted(len(ids), 'item')} have new IDs. Wrote {out}, and old and new IDs to {new_ids_path(out)}"
         output.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     if recipe is not None:

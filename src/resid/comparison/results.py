@@ -1,6 +1,5 @@
 """What is to be run for a comparison, and what is there already: fitted with the same settings and data, and evaluated."""
 
-import json
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +14,17 @@ from resid.data.dataset import Dataset
 from resid.evaluate.cold_items import NEW, OLD, WITHOUT
 from resid.evaluate.metrics import NOT_FOUND, gains
 from resid.methods.recipe import Recipe
-from resid.runs import RunRecord, read_cost, read_evaluation, read_run, stage_key
-from resid.runs.run import EVALUATION, MODEL, RECIPE
+from resid.runs import (
+    RunRecord,
+    evaluation_folder,
+    has_model,
+    read_cost,
+    read_evaluation,
+    read_metrics,
+    read_run,
+    read_settings,
+    stage_key,
+)
 
 CUTOFFS = (5, 10)
 RANKINGS = {"seen_kept": "rank", "seen_dropped": "rank_seen_dropped"}  # name → column of the ranks
@@ -109,11 +117,11 @@ def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
             f"{task.folder}: this run is on another Dataset ({record.data}, fingerprint {record.fingerprint[:16]}); choose another "
             "folder with --out."
         )
-    if record.recipe is None or not (task.folder / MODEL).is_dir():
+    if record.recipe is None or not has_model(task.folder):
         return None
     try:
-        written = tomllib.loads((task.folder / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # missing or damaged
+        written = tomllib.loads(read_settings(task.folder))
+    except ValueError:  # damaged
         return None
     wanted = tomllib.loads(task.recipe.toml())
     if written | {"description": ""} != wanted | {"description": ""}:
@@ -138,8 +146,8 @@ def read_result(task: Task, data: Dataset) -> Result | None:
     for name, place in record.model_stages.items():
         cost = read_cost(task.folder / place)
         stages[name] = {"key": Path(place).name, **(asdict(cost) if cost else {})}
-    content = json.loads((task.folder / EVALUATION / f"{task.split}.json").read_text(encoding="utf-8"))
-    cost = read_cost(task.folder / EVALUATION)
+    content = read_metrics(task.folder, task.split)
+    cost = read_cost(evaluation_folder(task.folder))
     known = {name: content[name] for name in ("decoding", "environment") if name in content}
     return Result(ranks, stages, known | (asdict(cost) if cost else {}))
 

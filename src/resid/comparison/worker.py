@@ -98,8 +98,7 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     from resid.comparison.environment import describe_environment
     from resid.evaluate import evaluate
     from resid.methods.fit import fit
-    from resid.runs import load, measured, write_evaluation
-    from resid.runs.run import EVALUATION
+    from resid.runs import evaluation_folder, load, measured, write_evaluation
 
     data, recipe = Dataset.load(order["data"]), Recipe.parse(order["name"], order["toml"])
     task = Task(order["name"], order["label"], recipe, Path(order["folder"]), order["split"])
@@ -112,7 +111,7 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
         runtime = Runtime(fabric=fabric, progress=reports)
         model = fit(data, recipe, task.folder, runtime=runtime, stages=order["stages"])
     about: dict[str, Any] = {"environment": describe_environment(order["accelerator"], order["precision"])}
-    with measured(task.folder / EVALUATION, fabric.device if fabric is not None else None):
+    with measured(evaluation_folder(task.folder), fabric.device if fabric is not None else None):
         if task.split == COLD_ITEMS:
             reports.step("Evaluation of new and old targets")
             found: Evaluation | ColdEvaluation = evaluate_cold(load(task.folder), order["cold_items"], reports)

@@ -1,10 +1,11 @@
 """How objects look in a console and in a notebook: one line, and HTML tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from html import escape
 from typing import Any
 
 from resid.core.errors import counted
+from resid.core.settings import Settings
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -25,14 +26,16 @@ def _cell(value: Any) -> str:
 class ShownModel:
     """Mixin of encoders and recommenders: the number of items and the best epoch in one line, and the settings as HTML."""
 
+    settings: Settings
+    catalogue_: Sized  # set when it is fitted
+    history_: Sequence[dict[str, Any]]
+    best_epoch_: int
+
     def __repr__(self) -> str:
-        catalogue = getattr(self, "catalogue_", None)
-        if catalogue is None:
+        if not hasattr(self, "catalogue_"):
             return f"{type(self).__name__}(not fitted)"
-        epochs, best = len(getattr(self, "history_", ())), getattr(self, "best_epoch_", 0)
-        trained = f", best epoch {best} of {epochs}" if best else ""
-        return f"{type(self).__name__}({counted(len(catalogue), 'item')}{trained})"
+        trained = f", best epoch {self.best_epoch_} of {len(self.history_)}" if self.best_epoch_ else ""
+        return f"{type(self).__name__}({counted(len(self.catalogue_), 'item')}{trained})"
 
     def _repr_html_(self) -> str:
-        settings = getattr(self, "settings").to_dict()  # noqa: B009 - declared by the classes that inherit this
-        return html_table(repr(self), ("setting", "value"), settings.items())
+        return html_table(repr(self), ("setting", "value"), self.settings.to_dict().items())

@@ -50,9 +50,7 @@ def explain_disk_errors(path: Path, work: Path | None = None) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        number = getattr(error, "errno", None)
-        if number is None and (told := re.search(r"\(os error (\d+)\)", str(error))):  # from Polars and safetensors
-            number = int(told[1])
+        number = _error_number(error)
         if number in _FULL:
             raise DiskError(
                 path, "the disk is full; free some space or choose another folder, and run it again."
@@ -61,6 +59,18 @@ def explain_disk_errors(path: Path, work: Path | None = None) -> Iterator[None]:
             reason = os.strerror(number).lower()
             raise DiskError(path, f"cannot be written ({reason}); choose another folder.") from error
         raise
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error, also of another library, is that of a full disk."""
+    return _error_number(error) in _FULL
+
+
+def _error_number(error: BaseException) -> int | None:
+    number: int | None = getattr(error, "errno", None)
+    if number is None and (told := re.search(r"\(os error (\d+)\)", str(error))):  # from Polars and safetensors
+        number = int(told[1])
+    return number
 
 
 def as_path(path: Any) -> Path:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from resid.core.errors import InputError, counted, explain_disk_errors
 
-RUN, MANIFEST = "run.json", "manifest.json"
-FINAL = "final"  # the folder in a run of the model that was trained on all interactions
+RUN, MANIFEST = "run.json", "manifest.json"  # what marks a folder as a run, and as a model
 METRICS = "metrics.jsonl"  # of the epochs of a training
 _CONTENT = {
     RUN: "a run",

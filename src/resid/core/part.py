@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -43,6 +43,13 @@ class Part(ABC):
     """Base class of encoders, quantizers and recommenders; `resid.core.registry.register` names it.
 
     A subclass fits itself and says what it consists of (`_pack`, `_unpack`); saving and loading are done here.
+
+    Attributes
+    ----------
+    history_ : list of dict
+        The training metrics of every epoch; empty if nothing was trained.
+    best_epoch_ : int
+        The epoch with the best weights; 0 if nothing was trained, or it is not known.
     """
 
     stage: ClassVar[str]
@@ -50,6 +57,11 @@ class Part(ABC):
     settings_class: ClassVar[type[Settings]]
     format_version: ClassVar[int] = 1  # of what `_pack` returns
     distributed: ClassVar[bool] = False  # `fit` runs in all processes; otherwise the first one fits and the rest load
+    further_inputs: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of `fit`, from other parts: what most parts of its stage do not read
+    history_: Sequence[dict[str, Any]] = ()
+    best_epoch_: int = 0
 
     @classmethod
     def from_settings(cls, settings: Any) -> Self:
@@ -163,6 +175,9 @@ class SavedParts(Mapping[str, Part]):
 
     def __len__(self) -> int:
         return len(self._artifacts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self)})"
 
 
 def _all_arrays(artifact: Artifact) -> dict[str, NDArray[Any]]:

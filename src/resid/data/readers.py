@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import polars as pl
 
-from resid.core.errors import InputError, first_line, shown
+from resid.core.errors import InputError, first_line, is_disk_full, shown
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW, PolarsEngine, SparkEngine, as_frame
 from resid.data.jsonl import jsonl_batches, read_jsonl
@@ -319,8 +319,7 @@ def scan_batches(
         return table, itertools.chain([first], frames)
     if suffix == ".parquet":
         table = _open_parquet(path)
-        lazy: pl.LazyFrame = table.frame.to_native().with_row_index(ROW, offset=1)
-        return table, _collected(lazy, path, rows, progress, lambda: None)
+        return table, _collected(table.frame.to_native(), path, rows, progress)
     separator = _separator_of_header(path, separator, usual, encoding)
     content = path
     if not is_plain(path, encoding):
@@ -330,7 +329,7 @@ def scan_batches(
     scanned = pl.scan_csv(content, infer_schema=False, separator=separator, glob=False)
     numbered = scanned.drop(ROW, strict=False).with_row_index(ROW, offset=1)
     lazy = numbered.filter(pl.any_horizontal(pl.exclude(ROW).is_not_null()))
-    batches = _collected(lazy, path, rows, progress, lambda: _csv_fault(path, separator, encoding))
+    batches = _collected(lazy, path, rows, progress, scratch, lambda: _csv_fault(path, separator, encoding))
     first = next(batches, None)  # its header is read here, so that a fault in it is reported as one of the file
     if first is None:
         raise InputError(f"{path}: the table is empty; pass one with at least one row.")
@@ -339,17 +338,30 @@ def scan_batches(
 
 
 def _collected(
-    lazy: pl.LazyFrame, path: Path, rows: int, progress: Progress, fault: Callable[[], str | None]
+    lazy: pl.LazyFrame,
+    path: Path,
+    rows: int,
+    progress: Progress,
+    scratch: Path | None = None,
+    fault: Callable[[], str | None] = lambda: None,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of a lazy frame in batches."""
+    """Yield the rows of a lazy frame in batches with `ROW`; one that reads text, and has it, is copied to Parquet in `scratch` first.
+
+    Batches are slices of Parquet, because `LazyFrame.collect_batches` reads ahead without limit, and are numbered after they are
+    read, because a slice of numbered rows reads all rows before it.
+    """
     try:
+        if scratch is not None:
+            lazy.sink_parquet(scratch / "rows.parquet", row_group_size=rows, statistics=False)
+            lazy = pl.scan_parquet(scratch / "rows.parquet", glob=False)
         total = lazy.select(pl.len()).collect(engine="streaming").item()
         with progress.bar(f"Reading {path.name}", total, unit="rows") as advance:
-            for frame in lazy.collect_batches(chunk_size=rows, engine="streaming"):
-                yield frame
+            for first in range(0, total, rows):
+                frame = lazy.slice(first, rows).collect(engine="streaming")
+                yield frame if scratch is not None else frame.with_row_index(ROW, offset=1 + first)
                 advance(len(frame))
     except ENGINE_ERRORS as error:
-        if isinstance(error, InputError):
+        if isinstance(error, InputError) or is_disk_full(error):
             raise
         reason = fault() or f"the file cannot be read ({first_line(error)}); is it complete?"
         raise InputError(f"{path}: {reason}") from error

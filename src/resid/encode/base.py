@@ -1,8 +1,8 @@
 """The base class of encoders, the E-stage."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from resid.core.artifact import Artifact
 from resid.core.display import ShownModel
 from resid.core.errors import InputError
 from resid.core.part import Part
+from resid.core.settings import Settings
 from resid.data.catalogue import Catalogue
 from resid.data.dataset import Dataset, require_dataset
 from resid.data.new_items import NewItems
@@ -24,17 +25,16 @@ class Encoder(ShownModel, Part):
 
     Attributes
     ----------
+    settings : Settings
     catalogue_ : Catalogue
         The items that it was fitted to.
-    history_ : list of dict
-        The training metrics of every epoch; empty if nothing was trained.
-    best_epoch_ : int
-        The epoch with the best weights; 0 if nothing was trained.
     """
 
+    has_metrics: ClassVar[bool] = (
+        False  # whether `metrics`, and those of every epoch, tell the quality of the embeddings
+    )
+    settings: Settings
     catalogue_: Catalogue
-    history_: Sequence[dict[str, Any]] = ()
-    best_epoch_: int = 0
 
     @abstractmethod
     def embed(self, data: Dataset) -> ItemEmbeddings:
@@ -108,6 +108,39 @@ class Encoder(ShownModel, Part):
     def initial_tables(self) -> Mapping[str, NDArray[np.float32]]:
         """Return embedding tables by field, the item ID as ``"item"``, from which another network can start."""
         return {}
+
+    def to_artifact(self) -> Artifact:
+        """Return the fitted encoder as plain data."""
+        self._require_fit()
+        return super().to_artifact()
+
+    def _packed(
+        self, facts: Mapping[str, Any] | None = None, arrays: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return what `_pack` has to: settings, catalogue and training metrics, and the facts and arrays of a subclass."""
+        known: dict[str, Any] = {
+            "settings": self.settings.to_dict(),
+            "catalogue": self.catalogue_.facts(),
+            **(facts or {}),
+        }
+        if self.history_:
+            known |= {"history": self.history_, "best_epoch": self.best_epoch_}
+        return {
+            "facts": known,
+            "arrays": {"counts": self.catalogue_.counts, **(arrays or {})},
+            "tables": {"items": self.catalogue_.items},
+        }
+
+    @classmethod
+    def _unpacked(cls, artifact: Artifact) -> Self:
+        """Return an encoder with what `_packed` keeps of every encoder; `_unpack` adds what a subclass has."""
+        facts = artifact.facts
+        encoder = cls.from_settings(cls.settings_class(**facts["settings"]))
+        encoder.catalogue_ = Catalogue.from_facts(
+            facts["catalogue"], artifact.tables["items"], artifact.arrays["counts"]
+        )
+        encoder.history_, encoder.best_epoch_ = facts.get("history", ()), facts.get("best_epoch", 0)
+        return encoder
 
     def _require_data(self, data: Dataset) -> None:
         """Raise an `InputError` unless the encoder was fitted to this Dataset."""

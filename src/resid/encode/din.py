@@ -250,6 +250,7 @@ def train_din(
         runtime,
         evaluate=lambda: validation_metrics(model, windows),
         monitor=MONITOR,
+        monitor_title="validation NDCG@10",
         configuration=configuration,
     )
 
@@ -266,6 +267,7 @@ class DINEncoder(Encoder):
 
     distributed = True
     settings_class = DINSettings
+    settings: DINSettings
 
     def __init__(self, settings: DINSettings | None = None) -> None:
         self.settings = settings or DINSettings()
@@ -296,21 +298,11 @@ class DINEncoder(Encoder):
         return vectors
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
-        facts = {
-            "settings": self.settings.to_dict(),
-            "catalogue": self.catalogue_.facts(),
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-        }
-        arrays = {"counts": self.catalogue_.counts, **weights_as_arrays(self.model_)}
-        return {"facts": facts, "arrays": arrays, "tables": {"items": self.catalogue_.items}}
+        return self._packed(arrays=weights_as_arrays(self.model_))
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        facts, arrays = artifact.facts, artifact.arrays
-        encoder = cls(DINSettings(**facts["settings"]))
-        encoder._build(Catalogue.from_facts(facts["catalogue"], artifact.tables["items"], arrays["counts"]))
-        load_weights(encoder.model_, arrays)
-        encoder.history_, encoder.best_epoch_ = facts["history"], facts["best_epoch"]
+        encoder = cls._unpacked(artifact)
+        encoder._build(encoder.catalogue_)
+        load_weights(encoder.model_, artifact.arrays)
         return encoder

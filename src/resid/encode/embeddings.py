@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from resid.core.artifact import Artifact, read_artifact, write_artifact
 from resid.core.errors import InputError
+from resid.data.dataset import Dataset
 
 _STAGE, _KIND, _VERSION = "embeddings", "item", 1
 
@@ -50,6 +51,14 @@ class ItemEmbeddings:
             raise InputError(f"there is no field '{field}'; available fields: {', '.join(self.columns)}.")
         first, last = self.columns[field]
         return self.vectors[:, first:last]
+
+    def require_data(self, data: Dataset, file: Path | None = None, *, name: str = "embeddings") -> None:
+        """Raise an `InputError`, which names the file or what the embeddings are for, unless they are of this Dataset."""
+        if self.fingerprint != data.fingerprint:
+            where = f"{file}: " if file else ""
+            raise InputError(
+                f"{where}these are the {name} of another Dataset, or it was prepared again; encode this one."
+            )
 
     def save(self, folder: str | Path) -> None:
         """Write the embeddings to a folder atomically."""

@@ -50,7 +50,9 @@ class FAMAE(Encoder):
     """
 
     distributed = True
+    has_metrics = True
     settings_class = FamaeSettings
+    settings: FamaeSettings
 
     def __init__(self, settings: FamaeSettings | None = None) -> None:
         self.settings = settings or FamaeSettings()
@@ -89,6 +91,7 @@ class FAMAE(Encoder):
             runtime,
             evaluate=lambda: _flatten(embedding_quality(self.model_, windows)),
             monitor=MONITOR,
+            monitor_title="validation NDCG@10 with all fields masked",
             configuration={"model": "famae"},
         )
         self.best_epoch_ = best_epoch(self.history_, MONITOR)
@@ -271,30 +274,16 @@ class FAMAE(Encoder):
             return self.model_.eval().attention(histories, targets, self.model_.all_masked(len(targets)))
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
-        facts = {
-            "settings": self.settings.to_dict(),
-            "catalogue": self.catalogue_.facts(),
-            "field_sizes": dict(zip(self.model_.field_names, self.model_.field_sizes, strict=True)),
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-        }
-        arrays = {
-            "codes": self.model_.codes.cpu().numpy().astype(np.int32),
-            "counts": self.catalogue_.counts,
-            "occurring": self.occurring_,
-            **weights_as_arrays(self.model_),
-        }
-        return {"facts": facts, "arrays": arrays, "tables": {"items": self.catalogue_.items}}
+        sizes = dict(zip(self.model_.field_names, self.model_.field_sizes, strict=True))
+        codes = self.model_.codes.cpu().numpy().astype(np.int32)
+        arrays = {"codes": codes, "occurring": self.occurring_, **weights_as_arrays(self.model_)}
+        return self._packed({"field_sizes": sizes}, arrays)
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        facts, arrays = artifact.facts, artifact.arrays
-        encoder = cls(FamaeSettings(**facts["settings"]))
-        catalogue = Catalogue.from_facts(facts["catalogue"], artifact.tables["items"], arrays["counts"])
-        encoder._build(catalogue, arrays["codes"], facts["field_sizes"], arrays["occurring"])
+        encoder, arrays = cls._unpacked(artifact), artifact.arrays
+        encoder._build(encoder.catalogue_, arrays["codes"], artifact.facts["field_sizes"], arrays["occurring"])
         load_weights(encoder.model_, arrays)
-        encoder.history_, encoder.best_epoch_ = facts["history"], facts["best_epoch"]
         return encoder
 
 

@@ -111,7 +111,6 @@ class ItemTableEncoder(Encoder):
         return {name: table.weight.detach().cpu().numpy() for name, table in zip(names, tables, strict=True)}
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
         return {"parts": {"recommender": self.recommender_.to_artifact()}}
 
     @classmethod

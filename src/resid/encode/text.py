@@ -61,6 +61,7 @@ class TextEncoder(Encoder):
     """
 
     settings_class = TextSettings
+    settings: TextSettings
     vectors_: NDArray[np.float32]
     source_: dict[str, str]
 
@@ -213,17 +214,12 @@ class TextEncoder(Encoder):
         return runtime.folder / f"texts-{hashlib.sha256(content.encode()).hexdigest()[:24]}.safetensors"
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
-        facts = {"settings": self.settings.to_dict(), "catalogue": self.catalogue_.facts(), "source": self.source_}
-        arrays = {"vectors": self.vectors_, "counts": self.catalogue_.counts}
-        return {"facts": facts, "arrays": arrays, "tables": {"items": self.catalogue_.items}}
+        return self._packed({"source": self.source_}, {"vectors": self.vectors_})
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        facts, arrays = artifact.facts, artifact.arrays
-        encoder = cls(TextSettings(**facts["settings"]))
-        encoder.catalogue_ = Catalogue.from_facts(facts["catalogue"], artifact.tables["items"], arrays["counts"])
-        encoder.vectors_, encoder.source_ = arrays["vectors"], facts["source"]
+        encoder = cls._unpacked(artifact)
+        encoder.vectors_, encoder.source_ = artifact.arrays["vectors"], artifact.facts["source"]
         return encoder
 
 

@@ -41,8 +41,9 @@ class ColdEvaluation:
     kept, dropped : ndarray of int64, shape (targets,)
         Rank of the target among all items, old and new, counted from 0, with the items of the history kept and dropped.
     kept_without, dropped_without : ndarray of int64, shape (targets,)
-        The same by the model without the new items, which neither rank nor are in a history; `NOT_FOUND` where it was not asked.
-    asked : ndarray of bool, shape (targets,)
+        The same by the model without the new items, which neither rank nor are in a history; `NOT_FOUND` for other targets than
+        `ranked_without`.
+    ranked_without : ndarray of bool, shape (targets,)
         Which targets the model without the new items has ranked: those that are old and have an old item in the history.
     """
 
@@ -52,7 +53,7 @@ class ColdEvaluation:
     dropped: NDArray[np.int64]
     kept_without: NDArray[np.int64]
     dropped_without: NDArray[np.int64]
-    asked: NDArray[np.bool_]
+    ranked_without: NDArray[np.bool_]
 
     def table(self) -> pl.DataFrame:
         """Return one row per target: user, target, whether it is new, the ranks from 1, and those without the new items.
@@ -67,7 +68,7 @@ class ColdEvaluation:
                 "user": data.user_ids.gather(data.test.users.astype(np.int64)),
                 "target": data.item_ids.gather(data.test.targets.astype(np.int64)),
                 "new": self.cold.targets_are_new,
-                "asked": self.asked,
+                "asked": self.ranked_without,  # the name in files
                 **{name: pl.Series(np.where(r < self.k, r, -1) + 1).replace(0, None) for name, r in ranks.items()},
             }
         )
@@ -77,7 +78,7 @@ class ColdEvaluation:
         users, new = self.cold.data.test.users, self.cold.targets_are_new
         ranks = {"seen_kept": self.kept, "seen_dropped": self.dropped}
         without = {"seen_kept": self.kept_without, "seen_dropped": self.dropped_without}
-        groups = {NEW: (new, ranks), OLD: (~new, ranks), WITHOUT: (self.asked, without)}
+        groups = {NEW: (new, ranks), OLD: (~new, ranks), WITHOUT: (self.ranked_without, without)}
         return {
             "protocol": self.cold.facts(),
             "targets": len(new),
@@ -122,6 +123,6 @@ def evaluate_cold_items(
     kept_without[index], dropped_without[index] = model.ranks(windows, k, progress=progress, **options)
     model.take_in(cold.new_items(model.catalogue_))
     kept, dropped = model.ranks(cold.windows, k, progress=progress, **options)
-    asked = np.zeros(len(cold.windows), dtype=bool)
-    asked[index] = True
-    return ColdEvaluation(cold, k, kept, dropped, kept_without, dropped_without, asked)
+    ranked_without = np.zeros(len(cold.windows), dtype=bool)
+    ranked_without[index] = True
+    return ColdEvaluation(cold, k, kept, dropped, kept_without, dropped_without, ranked_without)

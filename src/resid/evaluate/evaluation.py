@@ -4,6 +4,7 @@ Every metric is reported under two rules: items of the history are kept in the r
 (``seen_dropped``), where a target that was seen counts as not found.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -36,6 +37,7 @@ class Ranker(Protocol):
     """What evaluation needs of a recommender."""
 
     kind: ClassVar[str]
+    measured_: Mapping[str, Any] | None  # set if it was trained on all interactions, see `Recommender`
 
     @property
     def settings(self) -> Settings:
@@ -304,7 +306,7 @@ def evaluate(
         raise InputError(f"expected a recommender, got a {type(model).__name__}; see resid.load.")
     if not isinstance(data, Dataset):
         data = Dataset.load(data)
-    if getattr(model, "measured_", None):
+    if model.measured_ is not None:
         raise InputError(
             "the model was trained on all interactions, so nothing is left to measure it with; evaluate the run that it comes from."
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from resid.core.errors import one_line
 from resid.recommend.base import Recommender
-from resid.runs.run import EVALUATION, read_run
+from resid.runs import evaluations, read_metrics, read_run
 
 _VERSIONS = ("torch", "polars", "numpy", "onnx", "transformers")
 
@@ -44,7 +44,7 @@ def model_card(model: Recommender, source: Path, use: str) -> str:
         ),
         "Protocol": "Leave-one-out: the last item of every user is the test target, the one before it the validation target, "
         "and the rest is training. Targets are ranked in the whole catalogue.",
-        "Figures": _measured(model.measured_) or (_figures(source / EVALUATION) if run else _NO_FIGURES),
+        "Figures": _measured(model.measured_) or (_figures(source) if run else _NO_FIGURES),
         "Settings": f"```json\n{json.dumps(model.settings.to_dict(), indent=1)}\n```",
         "Versions": "\n".join(f"- {package} {version}" for package, version in _versions()),
     }
@@ -74,15 +74,17 @@ def _measured(measured: Mapping[str, Any] | None) -> str:
 
 
 def _figures(folder: Path) -> str:
-    """Return the metrics that `resid evaluate` wrote, as a table."""
+    """Return the metrics that `resid evaluate` wrote to a run, as a table."""
     rows: list[str] = []
-    for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+    for split in evaluations(folder):
+        content = read_metrics(folder, split)
+        if "users" not in content:  # of the model with the new items of a comparison, not of this one
+            continue
         for ranking, text in (("seen_kept", "kept"), ("seen_dropped", "dropped")):
             values: dict[str, Any] = content[ranking]
             metrics = [(name, value, values["intervals"][name]) for name, value in values.items() if "@" in name]
             rows += [
-                f"| {path.stem} | {text} | {name} | {value:.4f} | {low:.4f} to {high:.4f} | {content['users']:,} |"
+                f"| {split} | {text} | {name} | {value:.4f} | {low:.4f} to {high:.4f} | {content['users']:,} |"
                 for name, value, (low, high) in metrics
             ]
     if not rows:

@@ -93,8 +93,8 @@ class Generator(TrainedRecommender[_S, _M]):
         """
         require_dataset(data)
         ids.require_data(data)
-        if isinstance(embeddings, ItemEmbeddings) and embeddings.fingerprint != data.fingerprint:
-            raise InputError("these are the embeddings of another Dataset, or it was prepared again; encode it.")
+        if isinstance(embeddings, ItemEmbeddings):
+            embeddings.require_data(data)
         used = embeddings is not None and self.settings.uses_embeddings
         vectors = check_vectors(np.asarray(embeddings), data.n_items) if used else None
         self.fitted = False

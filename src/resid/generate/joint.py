@@ -162,6 +162,7 @@ class JointGenerator(Generator[JointSettings, JointModel]):
     """
 
     settings_class = JointSettings
+    validated_by = "seen items dropped, item score alone, before blending"
     blend_: Blend
     added_blend_: Blend | None = None
 

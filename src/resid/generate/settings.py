@@ -28,6 +28,7 @@ class GeneratorSettings(RecommenderSettings):
     """
 
     renamed: ClassVar[dict[str, str]] = {"beam": "beam_size"}
+    ids_per_item: ClassVar[int] = 1
 
     width: Annotated[int, Field(ge=4)] = 128
     beam_size: Annotated[int, Field(ge=1)] = 50
@@ -255,6 +256,7 @@ class TwoStreamSettings(SummarySettings):
     reconstruction_weight: Weight = 1.0
     recognition_weight: Weight = 1.0
     prefix_specific_vocab: bool = False
+    ids_per_item: ClassVar[int] = 2
 
     @property
     def uses_embeddings(self) -> bool:
@@ -266,3 +268,5 @@ class TwoStreamSettings(SummarySettings):
 @validated
 class PairedSettings(Settings):
     """A pair of generators has no settings of its own."""
+
+    ids_per_item: ClassVar[int] = 2

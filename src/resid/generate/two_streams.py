@@ -197,8 +197,8 @@ class TwoStreamGenerator(Generator[TwoStreamSettings, TwoStreamModel]):
             )
         for name, some, vectors in zip(STREAMS, (ids, semantic_ids), (embeddings, semantic_embeddings), strict=True):
             some.require_data(data)
-            if isinstance(vectors, ItemEmbeddings) and vectors.fingerprint != data.fingerprint:
-                raise InputError(f"the {name} embeddings belong to another Dataset; encode this one.")
+            if isinstance(vectors, ItemEmbeddings):
+                vectors.require_data(data, name=f"{name} embeddings")
         self.fitted = False
         checked = [check_vectors(np.asarray(some), data.n_items) for some in (embeddings, semantic_embeddings)]
         read = self.settings.input_embeddings

@@ -14,7 +14,7 @@ from resid.core.errors import InputError
 from resid.core.part import PartSpec
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.settings import CodeGeneratorSettings, TwoStreamSettings
+from resid.generate.settings import CodeGeneratorSettings
 from resid.methods.method import method
 from resid.methods.semantic_ids import fit_encoder, fit_generator, fit_quantizer, trains_quantizer
 from resid.recommend import Recommender
@@ -41,7 +41,7 @@ def fit_eager(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recomme
     texts = normalized(texts)
     quantizer, ids = fit_quantizer(run, parts["behavior_quantizer"], data, vectors, stage="behavior_quantizer")
     other, semantic_ids = fit_quantizer(run, parts["semantic_quantizer"], data, texts, stage="semantic_quantizer")
-    if isinstance(spec.settings, TwoStreamSettings):
+    if spec.settings.ids_per_item > 1:
         model = cast(Recommender, run.stage("generator", spec, data, ids, vectors, semantic_ids, texts))
     else:
         first = fit_generator(run, spec, data, ids, vectors, behavior, stage="behavior_generator")

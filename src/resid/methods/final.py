@@ -38,7 +38,7 @@ def fit_final(run: Run, model: Recommender, data: Dataset) -> Recommender:
         progress.step(f"Final: reusing the model that was trained on all interactions from {run.folder}")
         return known
     progress.step(f"Final: training {model.kind} on all interactions for {counted(model.best_epoch_, 'epoch')}")
-    final = model.refit_on_all(data, runtime=run.runtime_of(model.stage, "final"))
+    final = model.refit_on_all(data, runtime=run.final_runtime(model.stage))
     if run.runtime.is_first:
         test = evaluate(model, data, k=max(_CUTOFFS), progress=progress).metrics(_CUTOFFS)
         figures = {"test": test["seen_kept"], "test_seen_dropped": test["seen_dropped"], "users": test["users"]}

@@ -15,7 +15,7 @@ from resid.runs import Run
 @method("letter", "text_encoder", "collaborative_encoder", "quantizer", "generator")
 def fit_letter(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> Recommender:
     """Fit both encoders, the tokenizer on their vectors, and the generator; a generator with vectors reads the text's."""
-    if getattr(find_part("quantizer", parts["quantizer"].kind), "further_inputs", ()) != ("collaborative",):
+    if find_part("quantizer", parts["quantizer"].kind).further_inputs != ("collaborative",):
         raise InputError(
             f"the method 'letter' needs a quantizer that reads collaborative vectors, such as 'letter', not "
             f"'{parts['quantizer'].kind}'; for other quantizers use the method 'semantic-ids'."

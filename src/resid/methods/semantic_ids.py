@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from resid.core.errors import InputError
 from resid.core.part import Input, PartSpec
+from resid.core.registry import find_part
 from resid.data.dataset import Dataset
 from resid.encode.embeddings import ItemEmbeddings
-from resid.generate.settings import GeneratorSettings, TwoStreamSettings
+from resid.generate.settings import GeneratorSettings
 from resid.methods.method import method
 from resid.quantize.ids import SemanticIds
 from resid.recommend import Recommender
@@ -32,14 +33,14 @@ def fit_semantic_ids(run: Run, parts: Mapping[str, PartSpec], data: Dataset) -> 
 
 def require_matching(generator: PartSpec, quantizer: PartSpec) -> None:
     """Raise an `InputError`, before anything is fitted, if a generator cannot work with the IDs of a quantizer."""
-    if isinstance(generator.settings, TwoStreamSettings):
+    if cast(GeneratorSettings, generator.settings).ids_per_item > 1:
         raise InputError(
             f"[generator] '{generator.kind}' generates two IDs per item and needs the method 'eager'; use the recipe eager, or "
             "another generator, such as t5."
         )
     if not trains_quantizer(generator):
         return
-    if quantizer.kind != "rq-vae":
+    if not cast("type[Quantizer]", find_part("quantizer", quantizer.kind)).trainable_further:
         raise InputError(
             f"[generator] '{generator.kind}' trains an RQ-VAE further and cannot use the quantizer '{quantizer.kind}'; set "
             'quantizer.kind to "rq-vae", or use another generator, such as t5.'
@@ -52,11 +53,21 @@ def require_matching(generator: PartSpec, quantizer: PartSpec) -> None:
 
 def trains_quantizer(generator: PartSpec) -> bool:
     """Return whether a generator needs the quantizer itself, not only its IDs."""
-    return isinstance(generator.settings, GeneratorSettings) and generator.settings.uses_quantizer
+    return cast(GeneratorSettings, generator.settings).uses_quantizer
+
+
+def require_data_alone(encoder: PartSpec) -> None:
+    """Raise an `InputError`, before anything is fitted, if an encoder reads more than the Dataset."""
+    if further := find_part("encoder", encoder.kind).further_inputs:
+        raise InputError(
+            f"[encoder] '{encoder.kind}' also reads the {' and '.join(further)} vectors of another encoder; fit a recipe that has "
+            "both with 'resid fit'."
+        )
 
 
 def fit_encoder(run: Run, spec: PartSpec, data: Dataset, stage: str = "encoder") -> "tuple[Encoder, ItemEmbeddings]":
     """Fit an encoder as a stage of a run; return it and its item embeddings."""
+    require_data_alone(spec)
     encoder = cast("Encoder", run.stage(stage, spec, data))
     return encoder, encoder.embed(data)
 

@@ -139,6 +139,7 @@ class UnifiedEncoder(Encoder):
     """
 
     distributed = True
+    further_inputs = (TEXT,)
     vectors_: NDArray[np.float32]
 
     def __init__(self, settings: Any = None) -> None:
@@ -161,8 +162,8 @@ class UnifiedEncoder(Encoder):
         require_dataset(data)
         if text is None:
             raise InputError("the encoder of UNGER reads text vectors of the items; fit the recipe 'unger'.")
-        if isinstance(text, ItemEmbeddings) and text.fingerprint != data.fingerprint:
-            raise InputError("these are the text vectors of another Dataset, or it was prepared again; encode it.")
+        if isinstance(text, ItemEmbeddings):
+            text.require_data(data, name="text vectors")
         vectors = torch.tensor(check_vectors(np.asarray(text), data.n_items), dtype=torch.float32)
         table, adaptation = self._train(data, vectors, runtime)
         with torch.no_grad():
@@ -188,23 +189,12 @@ class UnifiedEncoder(Encoder):
         return self.vectors_
 
     def _pack(self) -> dict[str, Any]:
-        self._require_fit()
-        facts = {
-            "settings": self.settings.to_dict(),
-            "catalogue": self.catalogue_.facts(),
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-        }
-        arrays = {"counts": self.catalogue_.counts, "vectors": self.vectors_}
-        return {"facts": facts, "arrays": arrays, "tables": {"items": self.catalogue_.items}}
+        return self._packed(arrays={"vectors": self.vectors_})
 
     @classmethod
     def _unpack(cls, artifact: Artifact) -> Self:
-        facts, arrays = artifact.facts, artifact.arrays
-        encoder = cls(cls.settings_class(**facts["settings"]))
-        encoder.catalogue_ = Catalogue.from_facts(facts["catalogue"], artifact.tables["items"], arrays["counts"])
-        encoder.vectors_, encoder.history_ = arrays["vectors"], facts["history"]
-        encoder.best_epoch_ = facts["best_epoch"]
+        encoder = cls._unpacked(artifact)
+        encoder.vectors_ = artifact.arrays["vectors"]
         return encoder
 
 

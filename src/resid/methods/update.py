@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from resid.core.errors import InputError, as_path, counted, explain_disk_errors
-from resid.core.files import atomic_file, refuse_foreign_folder
+from resid.core.files import refuse_foreign_folder
 from resid.core.runtime import Runtime
 from resid.data.dataset import MANIFEST, Dataset, require_dataset
 from resid.data.growth import grow, read_interactions
@@ -24,8 +24,7 @@ from resid.recommend import Recommender
 from resid.recommend.items import AddedItems, as_text
 from resid.recommend.settings import UpdateSettings
 from resid.recommend.update import TrainedFurther
-from resid.runs import change_model, load, load_dataset, read_run, read_settings
-from resid.runs.run import NEW_IDS, RECIPE
+from resid.runs import change_model, load, load_dataset, read_run, read_settings, write_new_ids
 
 log = logging.getLogger(__name__)
 
@@ -275,9 +274,7 @@ def renew(
         old.rename({"id": "old_id"}), on="item", how="left", maintain_order="left"
     )
     table = table.select("item", "old_id", "new_id")
-    for ending in ("parquet", "csv"):
-        with atomic_file(as_path(out) / f"{NEW_IDS}.{ending}") as partial:
-            table.write_parquet(partial) if ending == "parquet" else table.write_csv(partial)
+    write_new_ids(out, table)
     return fitted, table
 
 
@@ -287,7 +284,7 @@ def recipe_of(folder: Path, name: str) -> Recipe:
     try:
         return Recipe.parse(name, settings)
     except InputError as error:
-        raise InputError(f"{folder / RECIPE}: {error}") from error
+        raise InputError(f"{folder}: {error}") from error
 
 
 def ids_as_text(model: Recommender) -> pl.DataFrame:

@@ -37,7 +37,7 @@ class Quantizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     """
 
     renamed: ClassVar[dict[str, str]] = {}  # old name of an argument → its name now
-    further_inputs: ClassVar[tuple[str, ...]] = ()  # arguments of `fit` that a stage gives besides the vectors
+    trainable_further: ClassVar[bool] = False  # a generator can go on training it, as ETEGRec does
     collisions: str = "keep"
     random_state: Any
     codes_: NDArray[np.int32]

@@ -88,6 +88,7 @@ class LETTER(RQVAE):
     settings_class = LETTERSettings
     monitor = ""  # repair removes most collisions, so their number does not select the weights
     further_inputs = ("collaborative",)
+    trainable_further = False  # repair gives some items codes that are not the nearest
     model_: LETTERModel
 
     def __init__(

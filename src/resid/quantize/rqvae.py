@@ -220,6 +220,7 @@ class RQVAE(ResidualQuantizer):
     """
 
     settings_class: ClassVar[type[Settings]] = RQVAESettings
+    trainable_further = True
     monitor: ClassVar[str] = "distinct"  # selects the weights that are kept; without it, the last ones are
 
     def __init__(
@@ -293,6 +294,7 @@ class RQVAE(ResidualQuantizer):
             runtime,
             evaluate=lambda: codebook_usage(self._encode(vectors), size),
             monitor=self.monitor,
+            monitor_title="share of distinct IDs",
             configuration=self._configuration(size),
         )
         self.codes_ = self._final_codes(vectors)

@@ -82,11 +82,10 @@ class Recommender(ShownModel, ExplainedModel, Part):
     ids_: SemanticIds | None = None
     user_ids_: pl.Series | None = None  # set if the model has embeddings of users
     parts_: Mapping[str, Part] = MappingProxyType({})
-    history_: Sequence[dict[str, Any]] = ()
-    best_epoch_: int = 0
     lineage_: Sequence[dict[str, Any]] = ()
     measured_: Mapping[str, Any] | None = None
     fitted = False  # set when fit is complete
+    validated_by: ClassVar[str] = "seen items kept"  # how the metrics of `history_` rank items
     decodings: ClassVar[Mapping[str, dict[str, Any]]] = MappingProxyType({})  # ways to decode → options of `top`
 
     @abstractmethod

@@ -15,7 +15,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from resid.recommend.histories import Indices
 
 log = logging.getLogger(__name__)
 
-_READ_ROWS = 250_000  # of the input at a time
+_READ_ROWS = 100_000  # of the input at a time
 _FILE_ROWS = 1_000_000  # interactions of an input file, about
 _FILE_USERS = 20_000  # users of an input file, if every row is a history
 _MAX_FILES = 256  # of a log, as every batch that is read is spread over all of them
@@ -198,7 +198,7 @@ def _split(
     require_columns(table, {name: job.columns[name] for name in wanted})
     read = dict.fromkeys(job.columns[name] for name in wanted)
     types = _UserType(job.columns["user"])
-    rows = types.seen(frame.select(*read, ROW) for frame in batches)
+    rows = map(types.see, (frame.select(*read, ROW) for frame in batches))
     folder, user = work / "input", job.columns["user"]
     users = _split_log(source, rows, folder, user) if is_log else _split_histories(rows, folder)
     if not users:
@@ -218,14 +218,13 @@ class _UserType:
         self._type: pl.DataType = pl.String()
         self._all_integers = True
 
-    def seen(self, frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Pass frames on."""
-        for frame in frames:
-            users = frame[self._column]
-            self._type = users.dtype
-            if self._type == pl.String and self._all_integers:
-                self._all_integers = bool(users.str.contains(INTEGER).all())
-            yield frame
+    def see(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Take note of a frame, and return it."""
+        users = frame[self._column]
+        self._type = users.dtype
+        if self._type == pl.String and self._all_integers:
+            self._all_integers = bool(users.str.contains(INTEGER).all())
+        return frame
 
     def name(self, untyped: bool) -> str:
         """Return the type."""

@@ -99,6 +99,7 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
             runtime,
             evaluate=(lambda: self._validate(users)) if len(users) else None,
             monitor=MONITOR if len(users) else "",
+            monitor_title="validation NDCG@10",
             configuration={"model": self.kind, **configuration},
             stop_after=self._stop_after,
         )

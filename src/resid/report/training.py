@@ -40,7 +40,7 @@ def training_content(runs: Mapping[str, tuple[Path, Recommender]]) -> dict[str, 
             kind = part.kind if part is not None else stage.name
             phases = dict(stage.training) or _own_history(part)
             finished = stage.finished.isoformat(timespec="seconds") if stage.finished else None
-            best = getattr(part, "best_epoch_", 0) if len(phases) == 1 else 0
+            best = part.best_epoch_ if part is not None and len(phases) == 1 else 0
             row = {"run": name, "stage": stage.name, "kind": kind, "finished": finished}
             stages += [
                 row | _facts(records, phase, best if not phase else 0)
@@ -68,8 +68,7 @@ def _terms(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _own_history(part: Part | None) -> dict[str, Sequence[Mapping[str, Any]]]:
     """Return the metrics that a fitted part contains itself, for a run without its training folders."""
-    records = getattr(part, "history_", ())
-    return {"": records} if records else {}
+    return {"": part.history_} if part is not None and part.history_ else {}
 
 
 def _facts(records: Sequence[Mapping[str, Any]], phase: str, best: int) -> dict[str, Any]:

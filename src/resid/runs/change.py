@@ -9,7 +9,7 @@ from resid.core.errors import InputError, as_path
 from resid.core.files import MANIFEST, refuse_foreign_folder, refuse_ours
 from resid.core.locks import exclusive
 from resid.recommend import Recommender
-from resid.runs.run import EVALUATION, MODEL, load, read_run
+from resid.runs.run import evaluation_folder, load, model_folder, read_run
 
 
 @contextmanager
@@ -45,6 +45,6 @@ def change_model(folder: str | Path, out: str | Path) -> Iterator[Recommender]:
         stack.enter_context(exclusive(out, file=None if in_run else place.with_name(f".{place.name}.lock")))
         model = load(folder)  # not before the lock: another process may just have replaced it
         yield model
-        model.save(out / MODEL if in_run else out)
+        model.save(model_folder(out) if in_run else out)
         if in_run:
-            shutil.rmtree(out / EVALUATION, ignore_errors=True)
+            shutil.rmtree(evaluation_folder(out), ignore_errors=True)

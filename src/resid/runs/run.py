@@ -9,9 +9,11 @@
         part/               the fitted part
         training/           checkpoints, and the metrics of every epoch
         cost.json           its time and memory
+        final/              the checkpoints of the same part trained on all interactions
+        evaluation/         what an analysis that trains measured of the part
       model/                the recommender with its encoder and quantizer, for `resid.load`
       final/                the same method trained on all interactions, by `resid fit --final`
-      evaluation/           what `resid evaluate` wrote about the model
+      evaluation/           what `resid evaluate` wrote about the model; in a comparison with its cost.json
       new-ids.parquet, .csv after `resid update --new-ids`: the old and the new ID of every item
 
 The key of a stage is a checksum of the part's kind and settings and of exactly the inputs that it reads. A finished stage with
@@ -33,9 +35,9 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.checksums import SEAL, is_sealed, manifest_text, pop_checksum, seal_file, sha256_of_file
+from resid.core.checksums import SEAL, is_sealed, manifest_text, pop_checksum, seal_file
 from resid.core.errors import InputError, as_path, counted, first_line
-from resid.core.files import FINAL, MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
+from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.locks import exclusive
 from resid.core.part import Input, Part, PartSpec
 from resid.core.registry import stage_of
@@ -45,8 +47,7 @@ from resid.recommend import Recommender
 from resid.runs.cost import measured
 
 FORMAT = 2
-RECIPE, MODEL, EVALUATION = "recipe.toml", "model", "evaluation"
-NEW_IDS = "new-ids"
+_RECIPE, _MODEL, _FINAL, _EVALUATION, _NEW_IDS = "recipe.toml", "model", "final", "evaluation", "new-ids"
 _PART, _TRAINING = "part", "training"
 
 
@@ -236,39 +237,43 @@ class Run:
                 self.runtime.progress.step(
                     f"Replacing the model of {self.folder} ({known}) by {by}; its trained stages are kept"
                 )
-            if not other and (self.folder / MODEL).is_dir() and (changes := len(lineage_of(self.folder / MODEL))):
+            if not other and has_model(self.folder) and (changes := len(lineage_of(self.folder / _MODEL))):
                 self.runtime.progress.step(
-                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / MODEL}"
+                    f"Undoing {counted(changes, 'change')} of the items of {self.folder / _MODEL}"
                 )
-            model.save(self.folder / MODEL)
-            results = self.folder / EVALUATION
+            model.save(self.folder / _MODEL)
+            results = evaluation_folder(self.folder)
             if results.is_dir() and other:  # only now, as the disk may be full
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
-            with atomic_file(self.folder / RECIPE) as partial:
+            with atomic_file(self.folder / _RECIPE) as partial:
                 partial.write_text(f"# {SEAL}\n{toml}", encoding="utf-8")  # at the top: it is not lost with the end
                 seal_file(partial)
         measured = dict(validation or {})
         self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages), validation=measured)
         self._write_record()  # last, so that the record describes the saved model
 
-    def runtime_of(self, stage: str, name: str) -> Runtime:
-        """Return the runtime of a further training of a stage's part, in a folder beside that of its own."""
-        return replace(self.runtime, folder=self.folder / self.stages[stage] / name)
+    def stage_folder(self, name: str) -> Path:
+        """Return the folder of a stage of this process."""
+        return self.folder / self.stages[name]
+
+    def final_runtime(self, stage: str) -> Runtime:
+        """Return the runtime with which a stage's part is trained on all interactions, beside its own training."""
+        return replace(self.runtime, folder=final_folder(self.stage_folder(stage)))
 
     def load_final(self) -> Recommender | None:
         """Return the model of the run that was trained on all interactions; None if there is none, or it is damaged."""
         try:
-            return Recommender.load(self.folder / FINAL) if (self.folder / FINAL).is_dir() else None
+            return Recommender.load(final_folder(self.folder)) if final_folder(self.folder).is_dir() else None
         except InputError as error:
             self.runtime.progress.step(f"Final: the saved model is damaged ({error}); fitting it again")
             return None
 
     def save_final(self, model: Recommender) -> None:
         """Save the model that was trained on all interactions."""
-        if (self.folder / FINAL).exists():  # another one, or damaged
-            shutil.rmtree(self.folder / FINAL)
-        model.save(self.folder / FINAL)
+        if final_folder(self.folder).exists():  # another one, or damaged
+            shutil.rmtree(final_folder(self.folder))
+        model.save(final_folder(self.folder))
 
     def _write_record(self) -> None:
         if self.runtime.is_first:
@@ -313,9 +318,36 @@ def model_folder(folder: str | Path) -> Path:
         raise InputError(f"{folder}: there is no such folder; create a model with 'resid fit'.")
     if read_run(folder) is None:
         return folder
-    if not (folder / MODEL).is_dir():
+    if not has_model(folder):
         raise InputError(f"{folder}: this run has no model yet; run the same 'resid fit' again to continue it.")
-    return folder / MODEL
+    return folder / _MODEL
+
+
+def has_model(folder: str | Path) -> bool:
+    """Return whether a run's folder has a model."""
+    return (Path(folder) / _MODEL).is_dir()
+
+
+def final_folder(folder: str | Path) -> Path:
+    """Return the folder of a run's model that was trained on all interactions, or of a stage's training for it."""
+    return Path(folder) / _FINAL
+
+
+def evaluation_folder(folder: str | Path) -> Path:
+    """Return the folder of the evaluation results of a run, or of a stage."""
+    return Path(folder) / _EVALUATION
+
+
+def new_ids_path(folder: str | Path, ending: str = "parquet") -> Path:
+    """Return the path of the table of old and new IDs that `write_new_ids` writes to a run's folder."""
+    return Path(folder) / f"{_NEW_IDS}.{ending}"
+
+
+def write_new_ids(folder: str | Path, table: pl.DataFrame) -> None:
+    """Write the old and the new ID of every item to a run's folder, as Parquet and as CSV."""
+    for ending in ("parquet", "csv"):
+        with atomic_file(new_ids_path(folder, ending)) as partial:
+            table.write_parquet(partial) if ending == "parquet" else table.write_csv(partial)
 
 
 def lineage_of(folder: Path) -> list[dict[str, Any]]:
@@ -380,7 +412,7 @@ def read_settings(folder: str | Path) -> str:
     InputError
         If the file is not as the run wrote it.
     """
-    path = Path(folder) / RECIPE
+    path = Path(folder) / _RECIPE
     if not path.is_file():
         return ""
     try:
@@ -418,89 +450,6 @@ def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
     if record is not None and record.fingerprint != found.fingerprint:
         raise InputError(f"{folder} was fitted to {_other_dataset(record, found)}; use that Dataset, or fit again.")
     return found
-
-
-def write_evaluation(
-    folder: str | Path,
-    name: str,
-    metrics: Mapping[str, Any],
-    ranks: pl.DataFrame,
-    out: Path | None = None,
-    *,
-    lists: pl.DataFrame | None = None,
-) -> Path | None:
-    """Write the metrics and ranks of a model, and its recommended lists; those of the same name are replaced.
-
-    Parameters
-    ----------
-    folder
-        The run's folder, or a saved model.
-    name
-        Of the files: the split, and how it was decoded.
-    metrics, ranks
-        What was measured, and one row per target.
-    out
-        Where to write; by default to the run's folder. Nothing is written for a saved model without it.
-    lists
-        One row per recommended item, written to ``NAME-lists.parquet``. Without it, earlier lists are removed, as they may be
-        those of other ranks.
-
-    Returns
-    -------
-    Path or None
-        The files without their suffix.
-    """
-    place = out or (Path(folder) / EVALUATION if read_run(folder) else None)
-    if place is None:
-        return None
-    # All are written before any is replaced, so that a full disk does not separate them.
-    with ExitStack() as files:
-        written, table = (files.enter_context(atomic_file(place / f"{name}{end}")) for end in (".json", ".parquet"))
-        ranks.write_parquet(table)
-        content = {**metrics, "ranks_sha256": sha256_of_file(table)}
-        if lists is not None:
-            items = files.enter_context(atomic_file(place / f"{name}-lists.parquet"))
-            lists.write_parquet(items)
-            content["lists_sha256"] = sha256_of_file(items)
-        written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if lists is None:
-        (place / f"{name}-lists.parquet").unlink(missing_ok=True)
-    return place / name
-
-
-def read_evaluation(folder: str | Path, name: str, otherwise: str, cutoff: int) -> pl.DataFrame:
-    """Return the ranks that `write_evaluation` wrote to a run's folder, or to the folder given as `out`.
-
-    Parameters
-    ----------
-    folder
-        The run's folder, or the other one.
-    name, otherwise
-        Of the files, and of those that are read if there are none of this name: a model without semantic IDs has one decoding.
-    cutoff
-        Up to which the ranks must be known.
-    """
-    places = [place / each for each in (name, otherwise) for place in (Path(folder) / EVALUATION, Path(folder))]
-    place = next((place for place in places if place.with_suffix(".parquet").is_file()), None)
-    if place is None:
-        option = "" if otherwise == "test" else f" --split {otherwise}"
-        raise InputError(
-            f"{folder} was not evaluated on the {otherwise} split; run 'resid evaluate {folder}{option}' first."
-        )
-    try:
-        content = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-        known = max(int(metric.split("@")[1]) for metric in content["seen_kept"] if "@" in metric)
-        if content["ranks_sha256"] != sha256_of_file(place.with_suffix(".parquet")):
-            raise ValueError("its checksum does not match")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{place}: the evaluation is damaged or of an earlier version; run 'resid evaluate' again."
-        ) from error
-    if known < cutoff:
-        raise InputError(
-            f"{place}: ranks are known up to {known}, not {cutoff}; run 'resid evaluate' with --cutoffs {cutoff}."
-        )
-    return pl.read_parquet(place.with_suffix(".parquet"))
 
 
 def stage_key(spec: PartSpec, *inputs: Input | None) -> str:
@@ -544,7 +493,7 @@ def _other_dataset(record: RunRecord, data: Dataset) -> str:
 
 def _belongs(path: Path) -> bool:
     """Return whether something in a folder can be part of a run."""
-    if path.name in (RECIPE, MODEL, EVALUATION, FINAL) or path.stem == NEW_IDS:
+    if path.name in (_RECIPE, _MODEL, _EVALUATION, _FINAL) or path.stem == _NEW_IDS:
         return True
     try:
         stage_of(path.name)

@@ -64,6 +64,7 @@ def train(
     *,
     evaluate: Callable[[], dict[str, float]] | None = None,
     monitor: str = "",
+    monitor_title: str = "",
     configuration: dict[str, Any] | None = None,
     stop_after: int | None = None,
 ) -> list[dict[str, Any]]:
@@ -88,6 +89,8 @@ def train(
     monitor
         The metric, higher is better, that selects the best weights and stops training early. Without it, the last weights
         are the best.
+    monitor_title
+        How progress calls this metric; by default by its name.
     configuration
         What else identifies the run; a checkpoint with another configuration is refused.
     stop_after
@@ -132,7 +135,7 @@ def train(
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
                 best = f"best so far: epoch {run.state.best_epoch} ({run.state.best:.4f})"
-                progress.result(f"Epoch {run.state.epoch}: {_shown(monitor)} {metrics[monitor]:.4f}, {best}")
+                progress.result(f"Epoch {run.state.epoch}: {monitor_title or monitor} {metrics[monitor]:.4f}, {best}")
             run.stop_on_signal(signals)
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
@@ -363,15 +366,6 @@ class _Training:
 def _trainable(model: nn.Module) -> list[tuple[bool, torch.Size]]:
     """Return which parameters are trained, and their shapes; if these change, DDP is set up again."""
     return [(parameter.requires_grad, parameter.shape) for parameter in model.parameters()]
-
-
-def _shown(metric: str) -> str:
-    """Return a metric as it is written: validation NDCG@10 for ndcg@10."""
-    if metric == "distinct":
-        return "share of distinct IDs"
-    measure, name = metric.rpartition(".")[::2]
-    condition = " with all fields masked" if measure == "metric1" else ""
-    return f"validation {name.replace('ndcg', 'NDCG').replace('recall', 'Recall')}{condition}"
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
