@@ -297,7 +297,7 @@ class TestBadInput:
         self.refused(
             capsys, "is a file, so the folder", "prepare", *tables, "--fields", "store", "--out", tables[0] / "data"
         )
-        self.refused(capsys, "log.parquet: this is a file", "download", "amazon-2023", "Books", "--raw", tables[0])
+        self.refused(capsys, "log.parquet is a file", "download", "amazon-2023", "Books", "--raw", tables[0])
 
     def test_usage(self, tmp_path, capsys):
         self.refused(capsys, "--out is missing", "prepare", "log.csv")

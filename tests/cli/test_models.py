@@ -290,6 +290,32 @@ class TestRun:
             ("fit {data} --out x --set encoder.epoch=1", "did you mean 'epochs'?"),
             ("fit {data} --out x --recipe resit", "did you mean 'resid'?"),
             ("encode {data} --out x --recipe popularity", "the recipe 'popularity' has no encoder"),
+            ("demo --out {run}", "run is a run; choose another folder"),
+            ("demo --out {data}", "is a Dataset; choose another folder"),
+            (
+                "fit {data} --out x --recipe sasrec --set recommender.learning_rate=1e400",
+                "invalid value '1e400' for 'learning_rate': it must be a finite number",
+            ),
+            *(
+                (command, "x.csv ends like a file, but it would be a folder; choose a name without .csv.")
+                for command in (
+                    "encode {data} --out x --embeddings x.csv",
+                    "encode {data} --out x.csv",
+                    "fit {data} --out x.csv",
+                    "generate {data} --out x.csv",
+                    "evaluate {run} --out x.csv",
+                    "analyse overlap {run} --out x.csv",
+                    "analyse branching {data} --out x.csv",
+                    "compare {data} --recipes popularity --out x.csv",
+                    "export {run} --format parquet --out x.csv",
+                    "items remove {run} --items a --out x.csv",
+                    "update {run} log.csv --out x.csv",
+                    "update {run} log.csv --out x --save-data x.csv",
+                    "download amazon-2023 Books --raw x.csv",
+                    "demo --out x.csv",
+                )
+            ),
+            ("analyse overlap {run} --out q/o.svg", "q/o.svg ends like a file, but it would be a folder"),
         ],
     )
     def test_what_cannot_be_done(self, fitted, prepared, capsys, tmp_path, monkeypatch, command, message):

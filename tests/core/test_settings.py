@@ -139,6 +139,8 @@ class TestValidated:
         [
             ({"width": 0}, r"invalid value 0 for 'width': it must be at least 1\."),
             ({"width": "wide"}, r"invalid value 'wide' for 'width': it must be an integer\."),
+            ({"rates": ["1e400", 1]}, r"invalid value '1e400' for 'rates': it must be a finite number\."),
+            ({"rates": [0, float("nan")]}, r"invalid value nan for 'rates': it must be a finite number\."),
             ({"mode": "c"}, r"invalid value 'c' for 'mode': it must be 'a' or 'b'\."),
             ({"widht": 3}, r"there is no setting 'widht' \(did you mean 'width'\?\); available settings: width, rates, mode\."),
             ({"size": 3}, r"the setting 'size' is now called 'width'\."),

@@ -20,15 +20,16 @@ from resid.data.tables import checked_interactions
 COLUMNS = {name: name for name in ("user", "item", "timestamp")}
 
 
-def checked(log, timestamp_format=None):
+def checked(log, timestamp_format=None, **options):
     """Return the validated log, which is all that most of these tests need."""
-    table = checked_interactions(open_table(log, "interactions", None), COLUMNS, timestamp_format)
+    table = open_table(log, "interactions", list(COLUMNS.values()), **options)
+    table = checked_interactions(table, COLUMNS, timestamp_format)
     return table.engine.collect(table.frame)
 
 
 def refused(match, log, timestamp_format=None, **options):
     with pytest.raises(InputError, match=match) as caught:
-        checked_interactions(open_table(log, "interactions", None, **options), COLUMNS, timestamp_format)
+        checked(log, timestamp_format, **options)
     message = str(caught.value)
     assert "\n" not in message
     assert "\\x" not in message
@@ -297,11 +298,26 @@ class TestRawErrors:
             (b'{"user": "\xe9", "item": 1, "timestamp": 1}', "line 2: not valid UTF-8"),
             (b'\xef\xbb\xbf{"user": "a", "item": 1, "timestamp": 1}', "line 2: not a JSON object"),
             ('{"user": "ä"}'.encode("utf-16"), "line 2: not valid UTF-8"),  # not guessed for a single line
-            (b'{"user": "a", "item": 1, "timestamp": 1' + b"0" * 60 + b"}", "line 2: InvalidNumber"),
-            (b'{"user": "a", "item": 1, "timestamp": 1e999}', "line 2: InvalidNumber"),
+            (
+                b'{"user": "a", "item": 1, "timestamp": 1' + b"0" * 60 + b"}",
+                "line 2: column 'timestamp' has a number beyond 64 bits; fix",
+            ),
+            (
+                b'{"user": "a", "item": 1, "timestamp": 1e999}',
+                "line 2: column 'timestamp' has a number beyond 64 bits; fix",
+            ),
             (
                 b'{"user": "a", "item": 99999999999999999999, "timestamp": 1}',
-                "line 2: cannot parse '99999999999999999999'",
+                "line 2: column 'item' has a number beyond 64 bits; fix",
+            ),
+            (b'{"user": "a", "item": ["b"], "timestamp": 1}', "a column has values of different types"),
+            (
+                b'{"user": ["b"], "item": 1, "timestamp": 1}',
+                r"line 2: \['b'\] in column 'user', which has text in other lines",
+            ),
+            (
+                b'{"user": {"c": 1}, "item": 1, "timestamp": 1}',
+                r"line 2: \{'c': 1\} in column 'user', which has text in",
             ),
             (b'{"user": "a", "item": 1, "timestamp": ' + b"[" * 2000 + b"]" * 2000 + b"}", "line 2: "),
         ],
@@ -310,6 +326,27 @@ class TestRawErrors:
         path = tmp_path / "log.jsonl"
         path.write_bytes(b'{"user": "a", "item": 1, "timestamp": 1}\n' + line + b"\n")
         refused(problem, path)
+
+    def test_a_line_after_those_that_gave_the_types(self, tmp_path, monkeypatch):
+        from resid.data import jsonl
+
+        monkeypatch.setattr(jsonl, "_CHUNK", 20)
+        path = tmp_path / "log.jsonl"
+        for value, problem in (
+            ('["b"]', r"column 'item' has \['b'\] and integers in other lines; fix or remove the line"),
+            ("2.5", "column 'item' has 2.5 and integers in other lines; fix or remove the line"),
+            ("1e999", "column 'item' has a number beyond 64 bits; fix or remove the line"),
+        ):
+            first = '{"user": "a", "item": 1, "timestamp": 1}\n'
+            path.write_text(first + first.replace('"item": 1', f'"item": {value}'))
+            refused(f"line 2: {problem}", path)
+
+    def test_text_that_looks_like_a_list(self, tmp_path):
+        path = tmp_path / "log.jsonl"
+        path.write_text(
+            "".join(f'{{"user": "[u]", "item": "[\\"{item}\\"]", "timestamp": 1, "more": [1]}}\n' for item in "ab")
+        )
+        assert checked(path)["item"].to_list() == ['["a"]', '["b"]']
 
     def test_columns_of_different_types(self, tmp_path):
         path = tmp_path / "log.jsonl"

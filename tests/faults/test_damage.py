@@ -13,8 +13,11 @@ import resid
 from resid import Dataset, InputError
 from resid.data import synthetic_shop
 from resid.encode import ItemEmbeddings
+from resid.evaluate import evaluate
+from resid.methods.update import recipe_of
 from resid.quantize import SemanticIds
-from resid.runs import load_dataset, read_run
+from resid.recommend import recommend_file, stream
+from resid.runs import load_dataset, read_evaluation, read_metrics, read_run, write_evaluation
 from tests.faults.counts import COUNTS
 
 TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "36"))
@@ -112,6 +115,17 @@ def test_run(made, tmp_path):
     campaign(made / "run", tmp_path / "copy", result)
 
 
+def test_settings_of_a_run(made, tmp_path):
+    """What ``resid update --new-ids`` fits anew from."""
+
+    def result(folder):
+        return recipe_of(folder, "sasrec").toml()
+
+    (tmp_path / "run").mkdir()
+    shutil.copy(made / "run" / "recipe.toml", tmp_path / "run")
+    assert campaign(tmp_path / "run", tmp_path / "copy", result) > TRIALS * 0.7
+
+
 def test_training(made, tmp_path):
     """A run whose part is lost takes up what training left."""
 
@@ -158,6 +172,43 @@ def test_ids_and_embeddings(made, tmp_path):
 
     assert campaign(made / "ids", tmp_path / "ids", ids) > TRIALS * 0.9
     assert campaign(made / "vectors", tmp_path / "vectors", vectors) > TRIALS * 0.9
+
+
+def test_evaluation(made, tmp_path):
+    """What ``resid evaluate --against``, the model card and the report read."""
+
+    def result(folder):
+        return read_evaluation(folder, "test", "test", 10).to_dicts(), read_metrics(folder)
+
+    found = evaluate(resid.load(made / "run"), Dataset.load(made / "data"))
+    write_evaluation(made / "run", "test", found.metrics(), found.table(), tmp_path / "evaluation")
+    assert campaign(tmp_path / "evaluation", tmp_path / "copy", result) > TRIALS * 0.9
+
+
+def test_a_stopped_file_of_recommendations(made, tmp_path, monkeypatch):
+    """What was damaged of a stopped job is computed again."""
+    monkeypatch.setattr(stream, "_FILE_ROWS", 200)
+    shop = synthetic_shop(users=60, items=30, interactions=600, seed=3)
+    shop.interaction_table.write_parquet(tmp_path / "log.parquet")
+    model = resid.load(made / "run")
+
+    def result(folder):
+        recommend_file(model, tmp_path / "log.parquet", folder / "recs.csv", 5)
+        assert [path.name for path in folder.iterdir()] == ["recs.csv"]
+        return (folder / "recs.csv").read_bytes()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "stopped").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(stream, "_join", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            result(tmp_path / "stopped")
+    outputs = sorted((tmp_path / "stopped").rglob("output/*.parquet"))
+    assert len(outputs) == 3
+    outputs[-1].unlink()
+    assert campaign(tmp_path / "stopped", tmp_path / "copy", result) == 0
 
 
 def test_metrics_of_a_run_are_not_read_back(made, tmp_path):

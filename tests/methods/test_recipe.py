@@ -94,6 +94,8 @@ def test_changes_that_cannot_be_made(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("[encoder]\nseed = " + "9" * 5_000, "invalid TOML, a number has too many digits; fix the file"),
+        ("x = " + "[" * 20_000, "invalid TOML, lists or tables are nested too deeply; fix the file"),
         ("[encoder", "invalid TOML, end of document: expected ']' at the end of a table declaration; fix the file"),
         ("seed = 1\n[encoder x", r"invalid TOML, line 2, column 10: expected ']' .*; fix the file"),
         (

@@ -181,6 +181,11 @@ def test_two_at_once(lists, tmp_path):
         ("a.csv", "user,item,timestamp\n1,a,1\n2,,2\n", "column 'item': missing value in row 2"),
         ("a.jsonl", '{"user": 1, "items": 5}\n', "a history is a list of item ids, not Int64"),
         ("a.jsonl", '{"user": 1, "items": [["a"]]}\n', "a history is a list of item ids, not List"),
+        (
+            "a.jsonl",
+            '{"user": "a", "item": "b", "timestamp": 1}\n{"user": "a", "item": ["b"], "timestamp": 2}\n',
+            "line 2: ['b'] in column 'item', which has text in other lines",
+        ),
         ("a.jsonl", "no\n", "line 1: not a JSON object"),
         ("a.txt", "user", "unknown file format"),
         ("a.parquet", "PAR1", "the file cannot be read"),

@@ -13,8 +13,11 @@ from resid import InputError
 from resid.cli.app import AsJson, errors, names, output, print_json
 from resid.cli.training import DEFAULTS, Training, refuse_dataset_folder
 from resid.core.errors import nearest
+from resid.core.files import refuse_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from resid import Recipe
     from resid.analyse import Finding
     from resid.core.progress import Progress
@@ -103,11 +106,13 @@ def embeddings(
     from resid.analyse import analyse_embeddings
 
     counts = _numbers("--epochs-of-encoder", epochs_of_encoder)
-    refuse_dataset_folder(out)
-    found = analyse_embeddings(
-        Dataset.load(data), training.codes_recipe(), out, epochs=counts, runtime=training.runtime()
+    _run(
+        lambda: analyse_embeddings(
+            Dataset.load(data), training.codes_recipe(), out, epochs=counts, runtime=training.runtime()
+        ),
+        out,
+        as_json,
     )
-    _write(found, out, as_json)
 
 
 @analyse.command
@@ -141,9 +146,13 @@ def branching(
     from resid.analyse import analyse_branching
 
     sizes = {"first": _numbers("--first", first), "second": _numbers("--second", second)}
-    refuse_dataset_folder(out)
-    found = analyse_branching(Dataset.load(data), training.codes_recipe(), out, **sizes, runtime=training.runtime())
-    _write(found, out, as_json)
+    _run(
+        lambda: analyse_branching(
+            Dataset.load(data), training.codes_recipe(), out, **sizes, runtime=training.runtime()
+        ),
+        out,
+        as_json,
+    )
 
 
 @analyse.command
@@ -180,12 +189,14 @@ def scaling(
     from resid.analyse import analyse_scaling
 
     sizes = {"widths": _numbers("--widths", widths), "layers": _numbers("--layers", layers)}
-    refuse_dataset_folder(out)
     chosen = [Recipe.read(name) for name in names(recipes)]
-    found = analyse_scaling(
-        Dataset.load(data), chosen, out, **sizes, changes=training.changes(), runtime=training.runtime()
+    _run(
+        lambda: analyse_scaling(
+            Dataset.load(data), chosen, out, **sizes, changes=training.changes(), runtime=training.runtime()
+        ),
+        out,
+        as_json,
     )
-    _write(found, out, as_json)
 
 
 @analyse.command
@@ -224,7 +235,11 @@ def tsne(
     """
     from resid.analyse import analyse_tsne
 
-    _write(analyse_tsne((run, *others), data, field=field, items=items, seed=seed, progress=_progress()), out, as_json)
+    _run(
+        lambda: analyse_tsne((run, *others), data, field=field, items=items, seed=seed, progress=_progress()),
+        out,
+        as_json,
+    )
 
 
 @analyse.command
@@ -266,10 +281,14 @@ def density(
     """
     from resid.analyse import analyse_density
 
-    found = analyse_density(
-        (run, *others), data, fields=names(fields), projection=projection, items=items, seed=seed, progress=_progress()
+    shown = names(fields)
+    _run(
+        lambda: analyse_density(
+            (run, *others), data, fields=shown, projection=projection, items=items, seed=seed, progress=_progress()
+        ),
+        out,
+        as_json,
     )
-    _write(found, out, as_json)
 
 
 @analyse.command
@@ -310,8 +329,11 @@ def attention(
     """
     from resid.analyse import analyse_attention
 
-    found = analyse_attention((run, *others), data, split=split, windows=windows, min_history=min_history)
-    _write(found, out, as_json)
+    _run(
+        lambda: analyse_attention((run, *others), data, split=split, windows=windows, min_history=min_history),
+        out,
+        as_json,
+    )
 
 
 @analyse.command
@@ -335,7 +357,7 @@ def overlap(run: Path, *others: Path, out: Path, data: Path | None = None, as_js
     """
     from resid.analyse import analyse_overlap
 
-    _write(analyse_overlap((run, *others), data), out, as_json)
+    _run(lambda: analyse_overlap((run, *others), data), out, as_json)
 
 
 @analyse.command
@@ -363,7 +385,7 @@ def quantizers(
     """
     from resid.analyse import analyse_quantizers
 
-    _write(analyse_quantizers((run, *others), data, passes=passes, progress=_progress()), out, as_json)
+    _run(lambda: analyse_quantizers((run, *others), data, passes=passes, progress=_progress()), out, as_json)
 
 
 @analyse.command
@@ -401,7 +423,11 @@ def diagnostics(
 
     runs = (run, *others)
     command = shlex.join(["resid", *sys.argv[1:]]) if sys.argv[1:2] == ["analyse"] else "resid analyse diagnostics"
-    _write(analyse_diagnostics(runs, data, split=split, command=command, seed=seed, progress=_progress()), out, as_json)
+    _run(
+        lambda: analyse_diagnostics(runs, data, split=split, command=command, seed=seed, progress=_progress()),
+        out,
+        as_json,
+    )
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -421,8 +447,11 @@ def _progress() -> "Progress":
     return ConsoleProgress(errors)
 
 
-def _write(found: "Finding", out: Path, as_json: bool) -> None:
-    """Write the files of an analysis, and print its main number."""
+def _run(analysis: "Callable[[], Finding]", out: Path, as_json: bool) -> None:
+    """Run an analysis, write its files, and print its main number."""
+    refuse_dataset_folder(out)
+    refuse_file(out)
+    found = analysis()
     files = found.save(out)
     if as_json:
         print_json({"analysis": found.name, "sentence": found.sentence, "files": [str(file) for file in files]})

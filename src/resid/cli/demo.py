@@ -12,7 +12,7 @@ from resid.cli.app import errors, output
 from resid.cli.recommend import recommendations_table
 from resid.cli.serve import run_service
 from resid.cli.show import print_info, steps_table
-from resid.core.files import refuse_foreign_folder
+from resid.core.files import refuse_file, refuse_foreign_folder, refuse_ours
 
 if TYPE_CHECKING:
     from resid import Dataset, Recommender
@@ -55,6 +55,8 @@ def demo(*, out: Path = Path("demo-shop"), serve: Annotated[bool, Parameter(nega
     from resid.report import write_report
     from resid.runs import write_evaluation
 
+    refuse_file(out)
+    refuse_ours(out)
     refuse_foreign_folder(out / "data", MANIFEST)
     progress = ConsoleProgress(errors)
     sizes = ", ".join(f"{count:,} {what}" for what, count in _SHOP.items())

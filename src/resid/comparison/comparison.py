@@ -32,7 +32,7 @@ from resid.comparison.tables import latex, markdown
 from resid.comparison.tuning import Search, read_space, spaces_of_rows
 from resid.core.checksums import manifest_text, pop_checksum
 from resid.core.errors import InputError, as_path, counted
-from resid.core.files import content_of, refuse_file, write_text
+from resid.core.files import refuse_file, refuse_ours, write_text
 from resid.core.locks import exclusive
 from resid.core.progress import ConsoleProgress, default_progress
 from resid.data.cold_items import ColdItems, hide_newest
@@ -364,8 +364,7 @@ def read_comparison(folder: str | Path) -> dict[str, Any] | None:
 def _refuse_foreign(folder: Path, data: Dataset, cold: ColdItems | None) -> None:
     """Raise an `InputError` if a folder is something else, or a comparison on another Dataset or with another protocol."""
     refuse_file(folder)
-    if content := content_of(folder):
-        raise InputError(f"{folder} is {content}; choose another folder.")
+    refuse_ours(folder)
     record = read_comparison(folder)
     if record is not None and record["data"]["fingerprint"] != data.fingerprint:
         raise InputError(

@@ -15,6 +15,14 @@ class InputError(ValueError):
     """Invalid input; the message names it and says what to do."""
 
 
+class DiskError(InputError):
+    """A path cannot be written; `problem` says why and what to do."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path, self.problem = path, problem
+
+
 class TrainingError(RuntimeError):
     """Training diverged: the loss or the gradient is not finite."""
 
@@ -27,24 +35,29 @@ _REFUSED = {  # errors of files, not of networks
 
 
 @contextlib.contextmanager
-def explain_disk_errors(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path, work: Path | None = None) -> Iterator[None]:
     """Turn a full disk, a missing permission and other errors of files into an `InputError` that names `path`.
 
-    The name in the original error may be that of a temporary file.
+    The name in the original error may be that of a temporary file. Errors that were explained already keep the path that they
+    name, except for those inside `work`, a hidden folder that `path` is made in.
     """
     try:
         yield
+    except DiskError as error:
+        if work is None or not error.path.is_relative_to(work):
+            raise
+        raise DiskError(path, error.problem) from error
     except InputError:
         raise
     except Exception as error:
         number = _error_number(error)
         if number in _FULL:
-            raise InputError(
-                f"{path}: the disk is full; free some space or choose another folder, and run it again."
+            raise DiskError(
+                path, "the disk is full; free some space or choose another folder, and run it again."
             ) from error
         if number in _REFUSED:
             reason = os.strerror(number).lower()
-            raise InputError(f"{path}: cannot be written ({reason}); choose another folder.") from error
+            raise DiskError(path, f"cannot be written ({reason}); choose another folder.") from error
         raise
 
 

@@ -18,13 +18,17 @@ _CONTENT = {
     "dataset.json": "a Dataset",
     MANIFEST: "a model",
 }  # by the file that every such folder has
+_OF_FILES = (  # endings of tables, pictures and pages
+    *(".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".json"),
+    *(".png", ".svg", ".pdf", ".jpg", ".jpeg", ".html"),
+)
 
 
 def refuse_foreign_folder(folder: Path, manifest: str) -> None:
     """Raise an `InputError` unless `folder` is absent, empty, or contains only the files that its `manifest` lists."""
     refuse_file(folder)
-    if not (folder / manifest).exists() and (content := content_of(folder)):
-        raise InputError(f"{folder} is {content}; choose another folder.")
+    if not (folder / manifest).exists():
+        refuse_ours(folder)
     present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     _refuse_foreign(folder, present - _listed_files(folder / manifest))
 
@@ -34,13 +38,22 @@ def content_of(folder: Path) -> str | None:
     return next((content for name, content in _CONTENT.items() if (folder / name).is_file()), None)
 
 
+def refuse_ours(folder: Path, *allowed: str) -> None:
+    """Raise an `InputError` if a folder is a run, a Dataset or a model, and not one of what is allowed."""
+    content = content_of(folder)
+    if content is not None and content not in allowed:
+        raise InputError(f"{folder} is {content}; choose another folder.")
+
+
 def is_in_run(folder: Path) -> bool:
     """Return whether a folder is inside the folder of a run."""
     return any((parent / RUN).is_file() for parent in folder.absolute().parents)
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise an `InputError` if `folder` or one of its parents is an existing file."""
+    """Raise an `InputError` if a new folder cannot have this path, which names a file, or is below an existing file."""
+    if folder.suffix.lower() in _OF_FILES and not folder.exists():
+        raise InputError(f"{folder} ends like a file, but it would be a folder; choose a name without {folder.suffix}.")
     for place in (folder, *folder.parents):
         if place.exists():
             if not place.is_dir():

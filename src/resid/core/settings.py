@@ -18,7 +18,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 class Settings:
     """Base class of all settings; every subclass is decorated with `validated`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     renamed: ClassVar[dict[str, str]] = {}  # old name of a setting → its name now
     added: ClassVar[tuple[str, ...]] = ()  # settings whose default is what earlier versions, without them, did

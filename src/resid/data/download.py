@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from resid.core.errors import InputError, explain_disk_errors
+from resid.core.files import refuse_file
 from resid.core.progress import Progress, Silent
 
 _BLOCK = 2**20
@@ -41,8 +42,7 @@ def download(address: str, folder: str | Path, *, attempts: int = 4, progress: P
     target = folder / address.rsplit("/", 1)[-1]
     if target.exists():
         return target
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: this is a file; choose a folder for the downloads.")
+    refuse_file(folder)
     for attempt in range(attempts):
         try:
             with explain_disk_errors(folder):

@@ -8,7 +8,7 @@ import ast
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from resid.core.errors import InputError, first_line
+from resid.core.errors import InputError, shown
 from resid.core.progress import Progress, Silent
 from resid.data.engines import ROW
 from resid.data.text import UTF8, not_utf8, open_text
@@ -25,6 +25,7 @@ from resid.data.text import UTF8, not_utf8, open_text
 _CHUNK = 8 * 2**20  # bytes of decompressed text parsed at a time; the fastest of 1 to 32 MB
 _AHEAD = 4  # maximum number of chunks in the queue
 Schema = Mapping[str, Any]
+_INFERRED: dict[str, Any] = {"infer_schema_length": None}  # from all lines
 
 
 def read_jsonl(
@@ -79,13 +80,15 @@ def jsonl_batches(
     encoding: str = UTF8,
     skip_bad_lines: bool = False,
     progress: Progress | None = None,
+    single: Collection[str] | None = None,
 ) -> Iterator[tuple[pl.DataFrame | None, int]]:
     """Yield the frames of a file's chunks in order, None for one without valid lines, and how many lines were skipped.
 
-    Parameters as in `read_jsonl`.
+    Parameters as in `read_jsonl`; a list or an object is refused where other lines have text, in the columns of `single`, by
+    default those that are named. (Polars reads it as text.)
     """
     schema, names = (columns, None) if isinstance(columns, Mapping) else (None, columns)
-    start = 1
+    single, start = single or names or (), 1
     # This thread decompresses while others parse; both release the GIL. A short queue bounds memory.
     with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
         waiting: deque[tuple[bytes, Future[tuple[pl.DataFrame | None, int]]]] = deque()
@@ -97,9 +100,11 @@ def jsonl_batches(
             first, start = start, start + count
             if frame is not None and len(frame) == count:
                 numbers = pl.int_range(first, start, dtype=pl.UInt32)
-                return frame.with_columns(numbers.alias(ROW)), 0
-            # blank or bad lines
-            return _parse_by_line(path, chunk, first, schema or {}, dialect, skip_bad_lines)
+                frame, skipped = frame.with_columns(numbers.alias(ROW)), 0
+            else:  # blank or bad lines
+                frame, skipped = _parse_by_line(path, chunk, first, schema or {}, dialect, skip_bad_lines)
+            _refuse_nested(path, frame, chunk, first, single)
+            return frame, skipped
 
         for chunk in _chunks(path, encoding, progress or Silent()):
             if schema is None:
@@ -200,6 +205,21 @@ def _good_lines(path: Path, chunk: bytes, start: int, dialect: str, skip_bad_lin
     return _Lines(text, numbers, skipped)
 
 
+def _refuse_nested(path: Path, frame: pl.DataFrame, chunk: bytes, start: int, columns: Collection[str]) -> None:
+    """Raise an `InputError` for a list or an object in a column of text, which Polars reads as its JSON."""
+    text = [name for name in columns if frame.schema.get(name) == pl.String]
+    suspicious = frame.filter(pl.any_horizontal(pl.col(text).str.contains(r"^[\[{]"))) if text else frame.clear()
+    lines = chunk.split(b"\n") if len(suspicious) else []
+    for number in suspicious[ROW]:
+        record = json.loads(lines[number - start])
+        for name in text:
+            if isinstance(record.get(name), list | dict):
+                raise InputError(
+                    f"{path}, line {number:,}: {shown(record[name])} in column '{name}', which has text in other lines; fix or "
+                    "remove the line."
+                )
+
+
 def _strict_json(line: bytes) -> Any:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
@@ -213,7 +233,7 @@ def _python_literal(line: bytes) -> Any:
 
 def _read_lines(path: Path, lines: _Lines, schema: Schema | None) -> pl.DataFrame:
     """Parse lines that are objects; raise an `InputError` that names the first one that does not fit the schema."""
-    options: dict[str, Any] = {"infer_schema_length": None} if schema is None else {"schema": dict(schema)}
+    options = _INFERRED if schema is None else {"schema": dict(schema)}
     try:
         return pl.read_ndjson(b"\n".join(lines.text), **options)
     except pl.exceptions.PolarsError as error:
@@ -221,7 +241,35 @@ def _read_lines(path: Path, lines: _Lines, schema: Schema | None) -> pl.DataFram
             try:
                 pl.read_ndjson(line, **options)
             except pl.exceptions.PolarsError as reason:
-                raise InputError(f"{path}, line {number:,}: {first_line(reason)}; fix or remove the line.") from reason
+                raise InputError(
+                    f"{path}, line {number:,}: {_misfit(line, schema or {})}; fix or remove the line."
+                ) from reason
         raise InputError(
-            f"{path}: a column has values of different types ({first_line(error)}); use one type per column."
+            f"{path}: a column has values of different types, such as numbers and lists; use one type per column."
         ) from error
+
+
+def _misfit(line: bytes, schema: Schema) -> str:
+    """Say which value of a line cannot be read, or not as the type of its column."""
+    for name, value in json.loads(line).items():
+        type_ = schema.get(name)
+        options = {"schema": {name: type_}} if type_ is not None else _INFERRED
+        try:
+            pl.read_ndjson(json.dumps({name: value}).encode(), **options)
+        except pl.exceptions.PolarsError:
+            if isinstance(value, int | float) and not -(2**63) <= value < 2**64:
+                return f"column '{name}' has a number beyond 64 bits"
+            other = f" and {_words(type_)} in other lines" if type_ is not None else ", which cannot be read"
+            return f"column '{name}' has {shown(value)}{other}"
+    return "a value cannot be read"
+
+
+def _words(type_: Any) -> str:
+    """Return what a column has, in words."""
+    if isinstance(type_, pl.List):
+        return "lists"
+    if isinstance(type_, pl.Struct):
+        return "objects"
+    if type_ == pl.Boolean:
+        return "true or false"
+    return "integers" if type_.is_integer() else "numbers" if type_.is_numeric() else "text"

@@ -7,7 +7,7 @@ import csv
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,6 +284,7 @@ def scan_batches(
     scratch: Path,
     rows: int,
     *,
+    columns: Collection[str],
     separator: str | None = None,
     encoding: str | None = None,
     progress: Progress | None = None,
@@ -298,6 +299,8 @@ def scan_batches(
         A folder for the decompressed copy of a text file.
     rows
         Rows of a batch; the batches of JSON lines are those of its reader.
+    columns
+        Those that will be used, as far as they are there.
     separator, encoding
         Of text files, see `Dataset.from_tables`.
     progress
@@ -307,7 +310,8 @@ def scan_batches(
     usual = _SEPARATORS.get(suffix, ",")
     separator, encoding = _checked_separator(separator) or usual, checked_encoding(encoding)
     if suffix not in (".parquet", *_SEPARATORS):
-        frames = (frame for frame, _ in jsonl_batches(path, encoding=encoding, progress=progress) if frame is not None)
+        parts = jsonl_batches(path, encoding=encoding, progress=progress, single=columns)
+        frames = (frame for frame, _ in parts if frame is not None)
         first = next(frames, None)
         if first is None:
             raise InputError(f"{path}: the file has no valid lines; write one JSON object per line.")

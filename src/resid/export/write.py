@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 from resid.core.errors import InputError, as_path, nearest
-from resid.core.files import atomic_folder, content_of, refuse_file
+from resid.core.files import atomic_folder, refuse_file, refuse_ours
 from resid.export.card import model_card
 from resid.runs.run import load
 
@@ -46,8 +46,7 @@ def export(model: str | Path, format: str, out: str | Path) -> Path:
 def _refuse_other_folder(folder: Path) -> None:
     """Raise an `InputError` unless a folder is absent, empty, or an earlier export."""
     refuse_file(folder)
-    if content := content_of(folder):
-        raise InputError(f"{folder} is {content}; choose another folder.")
+    refuse_ours(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     card = folder / _CARD

@@ -81,7 +81,7 @@ class Recipe:
     @classmethod
     def parse(cls, name: str, toml: str) -> "Recipe":
         """Return the recipe that `toml` wrote."""
-        return cls._from_toml(name, tomllib.loads(toml))
+        return cls._from_toml(name, _parse_toml(f"the recipe {name}", toml))
 
     @classmethod
     def _from_toml(cls, name: str, content: dict[str, Any]) -> "Recipe":
@@ -210,19 +210,28 @@ def read_changes(pairs: Sequence[str], option: str) -> dict[str, str | tuple[str
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        text = path.read_bytes().decode().replace("\r\n", "\n")  # as tomllib.load does
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file; 'resid recipes' lists the available recipes.") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; 'resid recipes' lists the available recipes.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not valid UTF-8; save the recipe as UTF-8.") from error
-    except (ValueError, RecursionError) as error:  # invalid TOML, or a number or nesting beyond Python's limits
+    return _parse_toml(str(path), text)
+
+
+def _parse_toml(source: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{source}: invalid TOML, lists or tables are nested too deeply; fix the file.") from error
+    except tomllib.TOMLDecodeError as error:
         problem = first_line(error)
         if place := re.fullmatch(r"(.*) \(at (.*)\)", problem):
             problem = f"{place[2]}: {place[1][:1].lower()}{place[1][1:]}"
-        raise InputError(f"{path}: invalid TOML, {problem}; fix the file.") from error
+        raise InputError(f"{source}: invalid TOML, {problem}; fix the file.") from error
+    except ValueError as error:  # Python refuses to read an integer of thousands of digits
+        raise InputError(f"{source}: invalid TOML, a number has too many digits; fix the file.") from error
 
 
 def _file(name: str) -> Path:

@@ -11,9 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from resid.core.errors import InputError, as_path, counted
+from resid.core.errors import InputError, as_path, counted, explain_disk_errors
+from resid.core.files import refuse_foreign_folder
 from resid.core.runtime import Runtime
-from resid.data.dataset import Dataset, require_dataset
+from resid.data.dataset import MANIFEST, Dataset, require_dataset
 from resid.data.growth import grow, read_interactions
 from resid.data.new_items import read_new_items
 from resid.data.prepare import LATEST
@@ -111,7 +112,7 @@ def update(
     runtime = runtime or Runtime()
     if isinstance(model, Recommender):
         earlier = Dataset.load(data) if isinstance(data, (str, Path)) else data
-        refuse_same(earlier, save_data)
+        refuse_place(earlier, save_data)
         updated = _update(model, interactions, items, earlier, settings, final, columns, runtime, options)
         if out is not None:
             model.save(out)
@@ -122,9 +123,9 @@ def update(
     if read_run(place) is not None:
         raise InputError(f"{out} is a run, which stays on its Dataset; choose another folder for the updated model.")
     earlier = known_dataset(folder, data)
-    refuse_same(earlier, save_data)
+    refuse_place(earlier, save_data)
     work = place.with_name(f".{place.name}.update")
-    with change_model(folder, out) as loaded:
+    with explain_disk_errors(as_path(out), work), change_model(folder, out) as loaded:
         runtime = replace(runtime, folder=work)
         updated = _update(loaded, interactions, items, earlier, settings, final, columns, runtime, options)
         updated = _saved(updated, save_data)
@@ -191,10 +192,13 @@ def _saved(updated: Updated, folder: str | Path | None) -> Updated:
     return updated
 
 
-def refuse_same(earlier: Dataset | None, folder: str | Path | None) -> None:
-    """Raise an `InputError` if the grown Dataset would replace the one from which it grew."""
+def refuse_place(earlier: Dataset | None, folder: str | Path | None) -> None:
+    """Raise an `InputError` if the grown Dataset cannot be saved here, or would replace the one from which it grew."""
+    if folder is None:
+        return
+    refuse_foreign_folder(as_path(folder), MANIFEST)
     own = earlier.folder if earlier is not None else None
-    if own is not None and folder is not None and own.resolve() == Path(folder).resolve():
+    if own is not None and own.resolve() == Path(folder).resolve():
         raise InputError(f"{folder} is the Dataset that grows; choose another folder for the grown one.")
 
 
@@ -245,9 +249,9 @@ def renew(
             raise InputError(
                 f"{folder} is a saved model, whose recipe is unknown; give the run, or a recipe (--recipe)."
             )
-        recipe = Recipe.parse(record.recipe, read_settings(folder))
+        recipe = recipe_of(folder, record.recipe)
     old = ids_as_text(model)
-    refuse_same(known, save_data)
+    refuse_place(known, save_data)
     model.require_data(known)
     catalogue = model.catalogue_
     if items is not None:
@@ -272,6 +276,15 @@ def renew(
     table = table.select("item", "old_id", "new_id")
     write_new_ids(out, table)
     return fitted, table
+
+
+def recipe_of(folder: Path, name: str) -> Recipe:
+    """Return the recipe of a run, with the settings that it was fitted with."""
+    settings = read_settings(folder)
+    try:
+        return Recipe.parse(name, settings)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
 
 
 def ids_as_text(model: Recommender) -> pl.DataFrame:

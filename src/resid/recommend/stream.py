@@ -6,7 +6,8 @@ The work has three steps, in a hidden folder beside the output, so that a stoppe
     plan.json                what the job is; written when all of the input is there
     output/00000.parquet …   the recommendations for the users of an input file
 
-At the end, the outputs are joined to the file that was asked for, and the folder is removed.
+At the end, the outputs are joined to the file that was asked for, and the folder is removed. The plan has checksums of itself and
+of the input, and every output one of its own: a continued job computes again what was damaged in the meantime.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from resid.core.checksums import SEAL, is_sealed, manifest_text, pop_checksum, seal_file, sha256_of_folder
 from resid.core.errors import InputError, as_path, counted, explain_disk_errors, shown
 from resid.core.files import atomic_file, refuse_file
 from resid.core.locks import exclusive
@@ -171,11 +173,13 @@ class _Plan:
 
 
 def _read_plan(work: Path, key: str) -> _Plan | None:
-    """Return the plan of a stopped job, if it is the same job."""
+    """Return the plan of a stopped job, if it is the same job and its input is as it was written."""
     try:
         content = json.loads((work / "plan.json").read_text(encoding="utf-8"))
-        return _Plan(**content["plan"]) if content["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
+        if not pop_checksum(content) or content["key"] != key or content["input"] != sha256_of_folder(work / "input"):
+            return None
+        return _Plan(**content["plan"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -186,7 +190,8 @@ def _split(
     for name in ("input", "output"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
-    table, batches = scan_batches(source, work, _READ_ROWS, **reading, progress=progress)
+    used = set(job.columns.values())
+    table, batches = scan_batches(source, work, _READ_ROWS, columns=used, **reading, progress=progress)
     present = table.frame.collect_schema().names()
     is_log = job.columns["item"] in present or job.columns["items"] not in present
     wanted = ("user", "item", "timestamp") if is_log else ("user", "items")
@@ -200,7 +205,8 @@ def _split(
         raise InputError(f"{source}: the table is empty; pass one with at least one row.")
     plan = _Plan(users, types.name(table.untyped), is_log, table.untyped, table.row_word)
     with atomic_file(work / "plan.json", target) as partial:
-        partial.write_text(json.dumps({"key": key, "plan": vars(plan)}), encoding="utf-8")
+        content = {"key": key, "plan": vars(plan), "input": sha256_of_folder(folder)}
+        partial.write_text(manifest_text(content), encoding="utf-8")
     return plan
 
 
@@ -261,13 +267,14 @@ def _split_histories(frames: Iterable[pl.DataFrame], folder: Path) -> int:
 
 
 def _recommend_all(work: Path, target: Path, job: _Job, plan: _Plan, progress: Progress) -> None:
-    """Write the output files that are missing."""
+    """Write the output files that are missing or damaged."""
     inputs = sorted((work / "input").iterdir())
     outputs = [work / "output" / f"{folder.name}.parquet" for folder in inputs]
-    done = sum(int(pl.read_parquet_metadata(path)["users"]) for path in outputs if path.exists())
+    whole = {path for path in outputs if _is_whole(path)}
+    done = sum(int(pl.read_parquet_metadata(path)["users"]) for path in whole)
     with progress.bar("Recommending", plan.users, done=done, unit="users") as advance:
         for folder, path in zip(inputs, outputs, strict=True):
-            if path.exists():
+            if path in whole:
                 continue
             users, rows = _read_input(folder, job, plan)
             known, facts = _known_items(rows, job.model)
@@ -292,7 +299,16 @@ def _recommend_all(work: Path, target: Path, job: _Job, plan: _Plan, progress: P
                 }
             ).filter(items.ravel() >= 0)
             with atomic_file(path, target) as partial:
-                found.write_parquet(partial, statistics=False, metadata=facts)
+                found.write_parquet(partial, statistics=False, metadata=facts | {"checksum": SEAL})
+                seal_file(partial)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether an output file is there, and as it was written."""
+    try:
+        return is_sealed(path)
+    except (OSError, ValueError):
+        return False
 
 
 def _read_input(folder: Path, job: _Job, plan: _Plan) -> tuple[pl.Series, list[list[Any]]]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from resid.core.errors import InputError, as_path
-from resid.core.files import MANIFEST, content_of, refuse_foreign_folder
+from resid.core.files import MANIFEST, refuse_foreign_folder, refuse_ours
 from resid.core.locks import exclusive
 from resid.recommend import Recommender
 from resid.runs.run import evaluation_folder, load, model_folder, read_run
@@ -37,8 +37,7 @@ def change_model(folder: str | Path, out: str | Path) -> Iterator[Recommender]:
     if in_run and out.resolve() != folder.resolve():
         raise InputError(f"{out} is another run; choose a folder of its own for the changed model.")
     if not in_run:
-        if content_of(out) not in (None, "a model"):
-            raise InputError(f"{out} is {content_of(out)}; choose another folder.")
+        refuse_ours(out, "a model")
         refuse_foreign_folder(out, MANIFEST)
     with ExitStack() as stack:
         # The folder of a model is replaced as a whole, so the lock is beside it; that of a run also keeps 'resid fit' away.

@@ -35,7 +35,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from resid.core.checksums import manifest_text, pop_checksum
+from resid.core.checksums import SEAL, is_sealed, manifest_text, pop_checksum, seal_file
 from resid.core.errors import InputError, as_path, counted, first_line
 from resid.core.files import MANIFEST, METRICS, RUN, atomic_file, refuse_file, write_text
 from resid.core.locks import exclusive
@@ -246,7 +246,9 @@ class Run:
             if results.is_dir() and other:  # only now, as the disk may be full
                 self.runtime.progress.step(f"Removing {results}, which describes another model")
                 shutil.rmtree(results)
-            write_text(self.folder / _RECIPE, toml)
+            with atomic_file(self.folder / _RECIPE) as partial:
+                partial.write_text(f"# {SEAL}\n{toml}", encoding="utf-8")  # at the top: it is not lost with the end
+                seal_file(partial)
         measured = dict(validation or {})
         self._record = replace(self._record, recipe=recipe, model_stages=dict(self.stages), validation=measured)
         self._write_record()  # last, so that the record describes the saved model
@@ -403,9 +405,24 @@ def read_stages(folder: str | Path) -> list[StageRecord]:
 
 
 def read_settings(folder: str | Path) -> str:
-    """Return all settings of a run's model as TOML; empty if the file is missing."""
+    """Return all settings of a run's model as TOML; empty if the file is missing.
+
+    Raises
+    ------
+    InputError
+        If the file is not as the run wrote it.
+    """
     path = Path(folder) / _RECIPE
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    try:
+        sealed = is_sealed(path)
+        text = path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise InputError(
+            f"{path}: damaged, or changed since the model was fitted; run the same 'resid fit' again to restore it."
+        ) from error
+    return text.partition("\n")[2] if sealed else text
 
 
 def _read_metrics(path: Path) -> list[dict[str, Any]]:
