@@ -22,6 +22,18 @@ from resid.cli import main
 sys.argv[1:] = arguments
 sys.exit(main())
 """
+# Sends the signal to itself while Polars asks for the version of NumPy, as if in NumPy's own file.
+AT_VERSION = """
+import os, signal
+import polars as pl
+from numpy.lib import NumpyVersion
+from resid.cli import _stop
+signal.signal(signal.SIGINT, _stop)
+place = NumpyVersion.__init__.__code__.co_filename
+exec(compile("def stop(*_):\\n    os.kill(os.getpid(), signal.SIGINT)\\n    os.getpid()", place, "exec"))
+NumpyVersion.__init__ = stop
+pl.Series([1]).to_numpy()
+"""
 READY = "import sys\nfrom resid.cli import main\nprint('ready', flush=True)\nsys.exit(main())"
 
 
@@ -60,6 +72,12 @@ def test_during_an_import(module, number, fit):
     check(answer.returncode, answer.stderr, number)
     assert answer.stderr.splitlines() == [MESSAGE] or module == "lightning_fabric"
     assert answer.stdout == ""
+
+
+def test_while_polars_loads_numpy():
+    answer = subprocess.run([sys.executable, "-c", AT_VERSION], capture_output=True, text=True)
+    check(answer.returncode, answer.stderr)
+    assert answer.stderr.splitlines() == [MESSAGE]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -72,9 +72,8 @@ class TestRun:
         facts = json.loads(capsys.readouterr().out)
         assert facts["epochs"] == facts["best"]["epoch"] == 1
         assert main(["fit", str(prepared), "--out", str(fitted), "--recipe", str(fitted / "recipe.toml")]) == 0
-        assert (
-            "during training, seen items dropped, ranked by the item score before the scores are blended"
-            in " ".join(capsys.readouterr().out.split())
+        assert "during training, seen items dropped, item score alone, before blending" in " ".join(
+            capsys.readouterr().out.split()
         )
 
     def test_evaluate_against_another_run(self, fitted, prepared, tmp_path, capsys):

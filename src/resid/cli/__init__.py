@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TERMINATED = 128 + signal.SIGTERM
 _INTERRUPTED = 128 + signal.SIGINT
+_NUMPY_VERSION = os.path.join("numpy", "lib", "_version.py")
 _MESSAGE = "Interrupted; run the same command again to continue.\n"
 
 
@@ -55,11 +56,14 @@ def _say_interrupted(code: int) -> int:
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     """End the process at once while it imports modules; otherwise raise an exception, so that temporary files are removed.
 
-    The code of other libraries may show or swallow an exception that comes in the middle of its import.
+    The code of other libraries may show or swallow an exception that comes in the middle of its import. Polars aborts with a
+    traceback if one comes while it asks NumPy for its version, which it does once.
     """
     place: FrameType | None = frame
     while place is not None:
-        if place.f_code.co_filename.startswith("<frozen importlib"):
+        if place.f_code.co_filename.startswith("<frozen importlib") or place.f_code.co_filename.endswith(
+            _NUMPY_VERSION
+        ):
             os.write(2, _MESSAGE.encode())
             os._exit(128 + number)
         place = place.f_back
