@@ -6,9 +6,9 @@ Writes benchmarks/busy.json. `resid encode` trains a small FAMAE, as in `resid d
 beside one process that keeps a core busy; they take turns. The figure is training samples per second, the median over
 repeats and epochs without the first. Ways of waiting:
 
-- ``chosen``: what the command chooses, 1,000 turns of the loop in which a thread waits;
-- ``spin``: 300,000 turns, which is OpenMP's (libgomp's) own choice;
-- ``longer``: 5,000 turns;
+- ``chosen``: what the command chooses by the load when it starts, ``spin`` or ``passive``;
+- ``spin``: 300,000 turns of the loop in which a thread waits, which is OpenMP's (libgomp's) own choice;
+- ``short``: 1,000 turns;
 - ``passive``: none.
 """
 
@@ -29,7 +29,7 @@ from resid.data import synthetic_shop
 WAITING = {
     "chosen": {},
     "spin": {"GOMP_SPINCOUNT": "300000"},
-    "longer": {"GOMP_SPINCOUNT": "5000"},
+    "short": {"GOMP_SPINCOUNT": "1000"},
     "passive": {"OMP_WAIT_POLICY": "passive"},
 }
 SMALL = ("width=64", "ffn_width=128", "learning_rate=3e-3", "patience=0", "evaluate_every=100")

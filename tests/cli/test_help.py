@@ -106,20 +106,35 @@ def test_completion_is_loaded_by_the_start_up_file(tmp_path, monkeypatch):
 
 
 class TestWaiting:
-    def test_chosen_before_torch_is_imported(self, monkeypatch):
+    @pytest.fixture(autouse=True)
+    def nothing_is_set(self, monkeypatch):
+        for name in (*WAITING, "OMP_NUM_THREADS"):
+            monkeypatch.setenv(name, "")  # so that it is restored
+            monkeypatch.delenv(name)
+
+    def test_chosen_before_torch_is_imported(self):
         program = (
-            "import os, sys\nfrom resid.cli import main\nmain(['recipes'])\n"
+            "import os, pathlib, sys\nimport resid.cli.waiting as w\nfrom resid.cli import main\n"
+            "w.choose_waiting.__defaults__ = (pathlib.Path('missing'),)\nmain(['recipes'])\n"
             "sys.stderr.write(f\"{os.environ['GOMP_SPINCOUNT']} {'torch' in sys.modules}\")"
         )
-        for name in WAITING:
-            monkeypatch.delenv(name, raising=False)
         answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert answer.stderr == "1000 False"
 
+    @pytest.mark.parametrize(
+        ("running", "threads", "policy"), [(1, None, None), (2, None, "passive"), (2, "1", None), (3, "1", "passive")]
+    )
+    def test_threads_sleep_beside_other_processes(self, running, threads, policy, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        if threads:
+            monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        (tmp_path / "loadavg").write_text(f"0.50 0.40 0.30 {running}/250 12345\n")
+        choose_waiting(tmp_path / "loadavg")
+        assert os.environ.get("OMP_WAIT_POLICY") == policy
+        assert "GOMP_SPINCOUNT" not in os.environ
+
     @pytest.mark.parametrize("name", WAITING)
     def test_what_the_user_set_is_respected(self, name, monkeypatch):
-        for other in WAITING:
-            monkeypatch.delenv(other, raising=False)
         monkeypatch.setenv(name, "7")
         before = dict(os.environ)
         choose_waiting()
