@@ -126,7 +126,7 @@ def main() -> None:
             "unseen targets, Metric 1": ranking_metrics(ranks[to_find], (10, 50)),
             "unseen targets, Metric 2": ranking_metrics(ranks2[to_find], (10,)),
             "seen targets, Metric 1": ranking_metrics(ranks[~to_find], (10,)),
-            "neighbours that share a history": float(
+            "neighbors that share a history": float(
                 np.mean([np.isin(row, others).mean() for row, others in zip(near, together, strict=True)])
             ),
         }

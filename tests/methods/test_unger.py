@@ -59,7 +59,7 @@ class _UnifiedContract(EncoderContract):
         return encoder
 
     def test_halves_have_length_one(self, embeddings):
-        assert list(embeddings.columns) == ["behaviour", "text"]
+        assert list(embeddings.columns) == ["behavior", "text"]
         halves = [embeddings.part(name) for name in embeddings.columns]
         assert halves[0].shape == halves[1].shape == (len(embeddings), 8)
         for half in halves:

@@ -114,7 +114,7 @@ def _recency(part: pl.DataFrame) -> str:
 
 @styled
 def _draw(table: pl.DataFrame) -> Figure:
-    """Draw a line per run for every layer, and below it the same as a strip of colours as in the paper."""
+    """Draw a line per run for every layer, and below it the same as a strip of colors as in the paper."""
     layers = int(table["layer"].max())  # type: ignore[arg-type]
     names = table["run"].unique(maintain_order=True).to_list()
     figure, panels = new_figure(2, layers, size=(4.4, 2.6))

@@ -45,7 +45,7 @@ def field_groups(data: Dataset, field: str | None = None) -> Groups:
     sizes = dict(zip(data.field_names, data.field_sizes, strict=True))
     single = {name: size for name, size in sizes.items() if data.field_kinds[name] in ("category", "path") and size > 2}
     if field is None and not single:
-        raise InputError("the Dataset has no category to colour items by; prepare it with one.")
+        raise InputError("the Dataset has no category to color items by; prepare it with one.")
     name = field or min(single, key=lambda each: single[each])
     if name not in single:
         raise InputError(f"there is no category '{name}'{nearest(name, single)}; available: {', '.join(single)}.")

@@ -1,7 +1,7 @@
-"""t-SNE of item embeddings, coloured by category and by co-occurrence community, with numbers beside every picture.
+"""t-SNE of item embeddings, colored by category and by co-occurrence community, with numbers beside every picture.
 
 Figure appx_tsne_catei2i_all of the paper. A picture alone proves nothing: silhouette and neighbor purity are computed from the
-embeddings themselves, not from their projection, and over the items of the groups that have a colour.
+embeddings themselves, not from their projection, and over the items of the groups that have a color.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def analyse_tsne(
     data
         The Dataset's folder; by default that of the first run.
     field
-        The category that colours items; by default the one with the fewest values.
+        The category that colors items; by default the one with the fewest values.
     items
         Maximum number of items that are drawn, always the same ones; the others are left out of the numbers as well.
     seed

@@ -225,7 +225,7 @@ def tsne(
     data
         The Dataset's folder; by default that of the first run.
     field
-        The category that colours items; by default the one with the fewest values.
+        The category that colors items; by default the one with the fewest values.
     items
         Maximum number of items.
     seed

@@ -193,7 +193,7 @@ def _why_table(explanations: list[dict[str, Any]]) -> Table:
         added = [f"{value:+.2f} {name}" for name, value in each["contributions"].items()]
         cells = [
             "-".join(map(str, each["prefix"])) or "–",
-            escape("\n".join(str(neighbour["item"]) for neighbour in near) or "–"),
+            escape("\n".join(str(neighbor["item"]) for neighbor in near) or "–"),
             "\n".join("–" if n["similarity"] is None else f"{n['similarity']:.2f}" for n in near),
             "\n".join("–" if n["shared_prefix"] is None else str(n["shared_prefix"]) for n in near),
         ]

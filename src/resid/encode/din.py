@@ -1,4 +1,4 @@
-"""DIN, the behaviour encoder of EAGER: item embeddings learned by scoring the next item with a deep interest network.
+"""DIN, the behavior encoder of EAGER: item embeddings learned by scoring the next item with a deep interest network.
 
 Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018. An attention unit compares a candidate with
 every item of the history; the weighted items are summed in windows, from the oldest to the most recent, and a multilayer
@@ -257,7 +257,7 @@ def train_din(
 
 @register("encoder", "din")
 class DINEncoder(Encoder):
-    """The item table of a deep interest network, the behaviour vectors of EAGER.
+    """The item table of a deep interest network, the behavior vectors of EAGER.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ _PARTS = tuple(f"{name}_generator" for name in STREAMS)
 
 @register("generator", "paired")
 class PairedGenerators(Recommender):
-    """Ranks items by two fitted generators; `ids_` are the IDs of the first, the behaviour stream.
+    """Ranks items by two fitted generators; `ids_` are the IDs of the first, the behavior stream.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class PairedGenerators(Recommender):
 
     @property
     def generators(self) -> list[Generator[Any, Any]]:
-        """Both generators, behaviour first."""
+        """Both generators, behavior first."""
         return [cast(Generator[Any, Any], self.parts_[name]) for name in _PARTS]
 
     @property

@@ -1,6 +1,6 @@
-"""Semantic-guided transfer, an auxiliary task of EAGER: the semantic stream helps the behaviour stream to learn its codes.
+"""Semantic-guided transfer, an auxiliary task of EAGER: the semantic stream helps the behavior stream to learn its codes.
 
-A small Transformer reads the behaviour codes of the target item and the summary of the semantic stream, the guide. It learns to
+A small Transformer reads the behavior codes of the target item and the summary of the semantic stream, the guide. It learns to
 reconstruct a masked code, and to recognize whether a code was replaced by a random one. No gradient reaches the guide, nor the
 codes that a reconstruction is compared with: what is learned goes into the codes that are read.
 """
@@ -22,7 +22,7 @@ class TransferTask(nn.Module):
     Parameters
     ----------
     ids
-        The IDs of the behaviour stream.
+        The IDs of the behavior stream.
     guide_width
         Dimension of the guide.
     settings
@@ -53,11 +53,11 @@ class TransferTask(nn.Module):
         Parameters
         ----------
         table
-            The token embeddings of the behaviour stream, shape (tokens, width).
+            The token embeddings of the behavior stream, shape (tokens, width).
         offsets
             The token of the first code of every level, shape (levels,).
         codes, items
-            The target items and their behaviour codes, shapes (users, levels) and (users,).
+            The target items and their behavior codes, shapes (users, levels) and (users,).
         guide
             The projected summaries of the semantic stream, shape (users, guide width).
         rng

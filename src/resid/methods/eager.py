@@ -1,6 +1,6 @@
-"""EAGER: a behaviour ID and a semantic ID per item, and a generator of both.
+"""EAGER: a behavior ID and a semantic ID per item, and a generator of both.
 
-The behaviour vectors come from DIN, or with ``behavior_encoder.kind=sasrec`` from SASRec; the semantic vectors from text,
+The behavior vectors come from DIN, or with ``behavior_encoder.kind=sasrec`` from SASRec; the semantic vectors from text,
 normalized. Each makes the IDs of one stream. With ``generator.kind=t5`` or ``onepass``, one generator is fitted per stream, and
 the two rank items together (`resid.generate.paired`).
 """

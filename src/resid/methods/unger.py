@@ -1,4 +1,4 @@
-"""UNGER: one ID per item, made of behaviour and text together.
+"""UNGER: one ID per item, made of behavior and text together.
 
 Xiao et al., "UNGER: Generative Recommendation with A Unified Code via Semantic and Collaborative Integration", 2025. There is no
 public code of the authors, and not all of their settings are known.
@@ -53,7 +53,7 @@ from resid.sequential.sasrec import SASRec, SASRecModel
 from resid.sequential.settings import SASRecSettings
 from resid.train import TrainSettings, best_epoch
 
-BEHAVIOUR, TEXT = "behaviour", "text"  # the halves of an item vector
+BEHAVIOR, TEXT = "behavior", "text"  # the halves of an item vector
 
 
 @method("unger", "text_encoder", "encoder", "quantizer", "generator")
@@ -178,10 +178,10 @@ class UnifiedEncoder(Encoder):
         """Train, set `history_`, and return what makes the halves of the item vectors."""
 
     def embed(self, data: Dataset) -> ItemEmbeddings:
-        """See `Encoder.embed`: the columns `behaviour` and `text`."""
+        """See `Encoder.embed`: the columns `behavior` and `text`."""
         self._require_data(data)
         width = self.vectors_.shape[1]
-        columns = {BEHAVIOUR: (0, width // 2), TEXT: (width // 2, width)}
+        columns = {BEHAVIOR: (0, width // 2), TEXT: (width // 2, width)}
         return ItemEmbeddings(self.vectors_, columns, data.fingerprint)
 
     def item_vectors(self) -> NDArray[np.float32]:

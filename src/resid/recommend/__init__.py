@@ -6,7 +6,7 @@ from resid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from resid.recommend.base import Recommender
-    from resid.recommend.explain import Explanation, Neighbour
+    from resid.recommend.explain import Explanation, Neighbor
     from resid.recommend.settings import RecommenderSettings
     from resid.recommend.stream import FileResult, recommend_file
     from resid.recommend.trained import TrainedRecommender
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Explanation",
     "FileResult",
-    "Neighbour",
+    "Neighbor",
     "Recommender",
     "RecommenderSettings",
     "TrainedRecommender",
@@ -25,7 +25,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "base": "Recommender",
-        "explain": "Explanation Neighbour",
+        "explain": "Explanation Neighbor",
         "stream": "FileResult recommend_file",
         "trained": "TrainedRecommender",
         "settings": "RecommenderSettings",

@@ -28,7 +28,7 @@ class HasItemVectors(Protocol):
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     """An item next to another.
 
     Attributes
@@ -56,7 +56,7 @@ class Explanation:
         Its id.
     prefix : tuple of int
         The longest prefix of its semantic ID that an item of the history shares; empty if there is none.
-    nearest : tuple of Neighbour
+    nearest : tuple of Neighbor
         The items of the history, nearest first: by vectors, otherwise by the shared prefix and then the most recent ones.
     contributions : dict
         What each score adds to the score of the item, if the model blends several; their sum is the item's score.
@@ -64,7 +64,7 @@ class Explanation:
 
     item: Any
     prefix: tuple[int, ...]
-    nearest: tuple[Neighbour, ...]
+    nearest: tuple[Neighbor, ...]
     contributions: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Explanation:
         return {
             "item": self.item,
             "prefix": list(self.prefix),
-            "nearest": [vars(neighbour) for neighbour in self.nearest],
+            "nearest": [vars(neighbor) for neighbor in self.nearest],
             "contributions": self.contributions,
         }
 
@@ -123,14 +123,14 @@ def similar_items(
     return np.where(values > -np.inf, found, -1), values
 
 
-def history_neighbours(
+def history_neighbors(
     units: NDArray[np.float32] | None,
     ids: SemanticIds | None,
     history: Indices,
     item: int,
     names: pl.Series,
     n: int,
-) -> tuple[tuple[int, ...], tuple[Neighbour, ...]]:
+) -> tuple[tuple[int, ...], tuple[Neighbor, ...]]:
     """Return the longest shared prefix of an item and its history, and the nearest items of the history.
 
     Parameters
@@ -151,8 +151,8 @@ def history_neighbours(
     cosines = units[recent] @ units[item] if units is not None else None
     keys = [values for values in (shared, cosines) if values is not None]  # the last key decides first
     order = np.lexsort([-key for key in keys]) if keys else np.arange(len(recent))
-    neighbours = tuple(
-        Neighbour(
+    neighbors = tuple(
+        Neighbor(
             names[int(recent[place])],
             float(cosines[place]) if cosines is not None else None,
             int(shared[place]) if shared is not None else None,
@@ -161,7 +161,7 @@ def history_neighbours(
     )
     longest = int(shared.max(initial=0)) if shared is not None else 0
     prefix = tuple(int(code) for code in ids.codes[item][:longest]) if ids is not None else ()
-    return prefix, neighbours
+    return prefix, neighbors
 
 
 class ExplainedModel:
@@ -234,7 +234,7 @@ class ExplainedModel:
         names = self.catalogue_.item_ids
         found = []
         for place, index in enumerate(indices):
-            prefix, nearby = history_neighbours(units, self.ids_, known, int(index), names, n_nearest)
+            prefix, nearby = history_neighbors(units, self.ids_, known, int(index), names, n_nearest)
             contributions = {name: float(values[0, place]) for name, values in parts.items()}
             found.append(Explanation(names[int(index)], prefix, nearby, contributions))
         return found[0] if single else found
