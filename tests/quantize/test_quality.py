@@ -156,8 +156,9 @@ def test_overlap(shop):
     codes = np.random.default_rng(3).integers(0, 5, size=(data.n_items, 2))
     found = id_quality(SemanticIds(codes, (5, 5)), data=data)["levels"]
     same, pairs = np.zeros(2), 0
-    for begin, end, target in zip(data.test.begin, data.test.end, data.test.targets, strict=True):
-        for item in data.test.sequence[begin:end]:
+    windows = data.validation
+    for begin, end, target in zip(windows.begin, windows.end, windows.targets, strict=True):
+        for item in windows.sequence[begin:end]:
             same += codes[item] == codes[target]
             pairs += 1
     assert [level["overlap"] for level in found] == pytest.approx(same / pairs)

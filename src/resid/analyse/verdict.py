@@ -25,8 +25,7 @@ _SHOWN = {  # metric of a level → what it is called in figures and sentences
     "cosine": "cosine of steps",
     "cosine_between": "cosine of steps, different parents",
     "neighbors": "neighbors with the same prefix",
-    "overlap": "overlap of target and history",
-    "overlap_lift": "overlap over chance",
+    "overlap_lift": "overlap over chance",  # the overlap itself falls with the number of codes
     "usage": "perplexity over codes",
 }
 

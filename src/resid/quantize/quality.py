@@ -46,7 +46,7 @@ def id_quality(
     vectors
         The item vectors, shape (items, d), in the order of the IDs; metrics that need them are omitted without them.
     data
-        The Dataset of the same items; its test windows are used for the overlap of targets and histories.
+        The Dataset of the same items; its validation windows are used for the overlap of targets and histories.
     seed
         Seed of the sample of items whose neighbors are searched.
 
@@ -89,7 +89,7 @@ def id_quality(
             raise InputError(
                 f"there are {len(ids):,} IDs, but {data.n_items:,} items in the Dataset; use the Dataset of the same items."
             )
-        _update(levels, _overlaps(ids, data.test))
+        _update(levels, _overlaps(ids, data.validation))
     return found | {"levels": levels}
 
 
