@@ -2,9 +2,8 @@
 
 from resid.core.lazy import lazy_names
 
-TYPE_CHECKING = (
-    False  # true for type checkers; importing it takes time in which the command does not handle interrupts yet
-)
+# True for type checkers; importing it takes time in which the command does not handle interrupts yet.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from resid.comparison.comparison import compare
     from resid.core.errors import InputError

@@ -265,7 +265,9 @@ class TestBadTables:
         small = frame.with_columns(timestamp=pl.Series([3, 1, 2, 4], dtype=type_))
         assert Dataset.from_tables(small, k_core=1).history(1).to_list() == [2, 3, 1, 4]
         large = frame.with_columns(timestamp=pl.Series([3, 1, value, 4], dtype=type_))
-        self.refused(rf"column 'timestamp': number beyond 64 bits in row 3 \({value}\)", large, k_core=1)
+        self.refused(
+            rf"column 'timestamp': number too large for a signed 64-bit integer in row 3 \({value}\)", large, k_core=1
+        )
 
     def test_timestamp_that_is_neither_number_nor_date(self, log):
         text = log["timestamp"].cast(pl.String)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -407,6 +408,12 @@ def test_altered_metrics_are_refused(tmp_path):
     write_evaluation(tmp_path / "model", "test", {"seen_kept": {"recall@5": 0.5}}, ranks, tmp_path / "out")
     assert read_metrics(tmp_path / "out")["seen_kept"] == {"recall@5": 0.5}
     path = tmp_path / "out" / "test.json"
+    content = json.loads(path.read_text())
+    del content["sha256"]  # as an earlier version wrote it
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "test.json").write_text(json.dumps(content))
+    shutil.copy(tmp_path / "out" / "test.parquet", tmp_path / "old")
+    assert read_metrics(tmp_path / "old") == read_metrics(tmp_path / "out")
     path.write_text(path.read_text().replace("0.5", "0.7"))
     with pytest.raises(InputError, match="the evaluation is damaged or of an earlier version"):
         read_metrics(tmp_path / "out")

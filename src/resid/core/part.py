@@ -57,9 +57,8 @@ class Part(ABC):
     settings_class: ClassVar[type[Settings]]
     format_version: ClassVar[int] = 1  # of what `_pack` returns
     distributed: ClassVar[bool] = False  # `fit` runs in all processes; otherwise the first one fits and the rest load
-    further_inputs: ClassVar[
-        tuple[str, ...]
-    ] = ()  # of `fit`, from other parts: what most parts of its stage do not read
+    # Inputs of `fit` from other parts that most parts of its stage do not read.
+    further_inputs: ClassVar[tuple[str, ...]] = ()
     history_: Sequence[dict[str, Any]] = ()
     best_epoch_: int = 0
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SCRATCH = ("decompressed.csv", "rows.parquet")  # files that `scan_batches` may leave
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _SPARK_ENCODINGS = {
     "iso8859-1": "iso-8859-1",
@@ -296,7 +297,7 @@ def scan_batches(
     path
         Parquet file or folder, CSV, TSV or JSON lines.
     scratch
-        A folder for the decompressed copy of a text file.
+        A folder for copies of a text file, decompressed and as Parquet, `SCRATCH`.
     rows
         Rows of a batch; the batches of JSON lines are those of its reader.
     columns
@@ -319,11 +320,13 @@ def scan_batches(
         return table, itertools.chain([first], frames)
     if suffix == ".parquet":
         table = _open_parquet(path)
-        return table, _collected(table.frame.to_native(), path, rows, progress)
+        lazy: pl.LazyFrame = table.frame.to_native()
+        used = [name for name in lazy.collect_schema().names() if name in columns]
+        return table, _collected(lazy.select(used), path, rows, progress)
     separator = _separator_of_header(path, separator, usual, encoding)
     content = path
     if not is_plain(path, encoding):
-        content = scratch / "decompressed.csv"
+        content = scratch / SCRATCH[0]
         with open_text(path, encoding) as (stream, _), content.open("wb") as copy:
             shutil.copyfileobj(stream, copy)
     scanned = pl.scan_csv(content, infer_schema=False, separator=separator, glob=False)
@@ -352,8 +355,8 @@ def _collected(
     """
     try:
         if scratch is not None:
-            lazy.sink_parquet(scratch / "rows.parquet", row_group_size=rows, statistics=False)
-            lazy = pl.scan_parquet(scratch / "rows.parquet", glob=False)
+            lazy.sink_parquet(scratch / SCRATCH[1], row_group_size=rows, statistics=False)
+            lazy = pl.scan_parquet(scratch / SCRATCH[1], glob=False)
         total = lazy.select(pl.len()).collect(engine="streaming").item()
         with progress.bar(f"Reading {path.name}", total, unit="rows") as advance:
             for first in range(0, total, rows):

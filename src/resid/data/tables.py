@@ -215,8 +215,8 @@ def _checked_timestamps(table: Table, original: str, format_: str | None) -> Tab
         if type_ in (nw.UInt64, nw.Int128, nw.UInt128):
             time, limit = nw.col("timestamp"), 2**63
             beyond = time >= limit if type_ == nw.UInt64 else (time >= limit) | (time < -limit)
-            advice = "use numbers of 64 bits, such as seconds since 1970"
-            table.refuse(original, beyond, "number beyond 64 bits", advice, "timestamp")
+            advice = "use smaller numbers, such as seconds since 1970"
+            table.refuse(original, beyond, "number too large for a signed 64-bit integer", advice, "timestamp")
             table = _cast(table, "timestamp", nw.Int64)
         _refuse_mixed_units(table, original)
         return table

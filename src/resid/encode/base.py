@@ -30,9 +30,8 @@ class Encoder(ShownModel, Part):
         The items that it was fitted to.
     """
 
-    has_metrics: ClassVar[bool] = (
-        False  # whether `metrics`, and those of every epoch, tell the quality of the embeddings
-    )
+    # Whether `metrics`, and those of every epoch, tell the quality of the embeddings.
+    has_metrics: ClassVar[bool] = False
     settings: Settings
     catalogue_: Catalogue
 

@@ -416,9 +416,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     @cached_property
     def _item_scores(self) -> ItemScores:
-        added = (
-            ~self.trained_items if self.added_blend_ is not None else None
-        )  # then added items are scored by their fields
+        # With a blend of their own, added items are scored by their fields.
+        added = ~self.trained_items if self.added_blend_ is not None else None
         return self._scores_with(stand_ins=self._stand_ins, by_fields=added)
 
     def _scores_with(self, **options: Any) -> ItemScores:

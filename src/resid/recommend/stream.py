@@ -32,7 +32,7 @@ from resid.core.progress import Progress, Silent
 from resid.core.tables import check_table_file, sink_table
 from resid.data.catalogue import parse_ids
 from resid.data.engines import ROW, PolarsEngine, as_frame
-from resid.data.readers import parquet_files, scan_batches
+from resid.data.readers import SCRATCH, parquet_files, scan_batches
 from resid.data.tables import INTEGER, Table, checked_histories, checked_interactions, require_columns
 from resid.data.where import Where, split_values
 from resid.recommend.base import Recommender
@@ -203,6 +203,8 @@ def _split(
     users = _split_log(source, rows, folder, user) if is_log else _split_histories(rows, folder)
     if not users:
         raise InputError(f"{source}: the table is empty; pass one with at least one row.")
+    for name in SCRATCH:
+        (work / name).unlink(missing_ok=True)
     plan = _Plan(users, types.name(table.untyped), is_log, table.untyped, table.row_word)
     with atomic_file(work / "plan.json", target) as partial:
         content = {"key": key, "plan": vars(plan), "input": sha256_of_folder(folder)}

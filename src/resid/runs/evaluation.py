@@ -105,7 +105,7 @@ def _found(folder: str | Path, names: tuple[str, ...], split: str) -> tuple[Path
         )
     try:
         content: dict[str, Any] = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-        if not pop_checksum(content) or not _cutoffs(content):
+        if pop_checksum(content) is False or not _cutoffs(content):  # an earlier version wrote none
             raise ValueError("there are no metrics, or they are damaged")
         if content["ranks_sha256"] != sha256_of_file(place.with_suffix(".parquet")):
             raise ValueError("its checksum does not match")

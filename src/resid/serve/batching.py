@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -43,7 +43,6 @@ class _Job:
     users: Sequence[Any] | None
     options: Options
     future: "asyncio.Future[Ranking]"
-    arrived: float = field(default_factory=time.monotonic)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -77,8 +76,8 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._users = 0  # of all waiting requests
-        self._ranked = 0  # users of the last batch
-        self._expected = 0  # these, who may ask again, and those who waited when it was ranked
+        self._ranked = 0  # requests of the last batch, until the first of them are answered
+        self._expected = 0  # these, whose clients may ask again, and those that waited when it was ranked
         self._free = time.monotonic()  # since when
         self._changed = threading.Condition()
         self._stopped = False
@@ -139,8 +138,13 @@ class Batcher:
         """Wait for requests, and return those of the next batch; an empty list when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
-            while self._waiting and self._users < min(self._expected, self._batch_size) and not self._stopped:
-                left = max(self._waiting[0].arrived, self._free) + self._batch_wait - time.monotonic()
+            while (
+                self._waiting
+                and len(self._waiting) < self._expected
+                and self._users < self._batch_size
+                and not self._stopped
+            ):
+                left = self._free + self._batch_wait - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
             jobs: list[_Job] = []
@@ -149,7 +153,7 @@ class Batcher:
                 jobs.append(self._waiting.popleft())
                 room -= len(jobs[-1].histories)
                 self._users -= len(jobs[-1].histories)
-            self._ranked = sum(len(job.histories) for job in jobs)
+            self._ranked = len(jobs)
             return jobs
 
     def _rank(self, jobs: list[_Job]) -> None:
@@ -167,8 +171,10 @@ class Batcher:
         self._deliver(_hand_out, jobs, items, scores)
 
     def _deliver(self, hand_out: Callable[..., None], *results: Any) -> None:
-        with self._changed:  # before clients have their answers, and ask again
-            self._expected, self._free = self._ranked + self._users, time.monotonic()
+        with self._changed:
+            if self._ranked:  # before the first clients have their answers, and ask again
+                self._expected, self._ranked = self._ranked + len(self._waiting), 0
+            self._free = time.monotonic()
         self._loop.call_soon_threadsafe(hand_out, *results)
 
 

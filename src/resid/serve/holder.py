@@ -115,9 +115,8 @@ class Holder:
 def _return_memory() -> None:
     """Give the memory of an old model back to the system, so that swaps do not add up."""
     gc.collect()
-    if sys.platform == "linux" and (
-        trim := getattr(ctypes.CDLL(None), "malloc_trim", None)
-    ):  # glibc keeps it for its threads
+    # glibc keeps the memory for its threads; other C libraries have no such function.
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 

@@ -42,7 +42,7 @@ class ServeSettings:
     timeout: float = 10.0
     max_queue: int = 2_048
     batch_size: int = 256
-    batch_wait: float = 0.002
+    batch_wait: float = 0.004
     reload_every: float = 0.0
 
     def __post_init__(self) -> None:
