@@ -134,3 +134,20 @@ def test_a_file_is_in_the_way(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"is a file, so the folder .* cannot be created; choose another folder"):
         write_artifact(tmp_path / "file" / "model", Artifact("encoder", "a", 1))
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_folder_is_replaced(in_one_step, tmp_path, monkeypatch):
+    """In one step, without a moment in which there is none; on systems that cannot do that, by two renames."""
+    if in_one_step:
+        monkeypatch.setattr("os.rename", None)  # is not needed
+    else:
+        monkeypatch.setattr("resid.core.files._exchange", lambda *_: False)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "old").write_text("1")
+    with atomic_folder(folder) as partial:
+        (partial / "new").write_text("2")
+        assert (folder / "old").read_text() == "1"
+    assert [path.name for path in folder.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [folder]

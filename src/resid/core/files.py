@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,8 +115,8 @@ def write_text(path: Path, text: str) -> None:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces `folder` if the block succeeds and is removed otherwise.
 
-    If the process is killed, either the old or the new content is complete. In the worst case the old content is left
-    under a temporary name, from which the next call restores it.
+    The two are exchanged in one step, so that `folder` is complete at any time. Where the system cannot do that, there is a moment between
+    two renames; if the process is killed then, the old content is left under a temporary name, from which the next call restores it.
     """
     with explain_disk_errors(folder):
         folder = folder.resolve()
@@ -131,6 +132,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             if not folder.exists():
                 os.rename(partial, folder)
                 return
+            if _exchange(partial, folder):
+                return
             shutil.rmtree(parked, ignore_errors=True)
             os.rename(folder, parked)
             try:
@@ -139,6 +142,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 os.rename(parked, folder)
                 raise
             shutil.rmtree(parked)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; return whether the system can do that: Linux, on most file systems."""
+    import ctypes  # here, as it takes a while to import
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of the C headers
+    return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 @contextlib.contextmanager
