@@ -1,7 +1,6 @@
 """The command line: preparation, stages, errors."""
 
 import gzip
-import importlib
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import polars as pl
@@ -87,14 +87,24 @@ class TestCommands:
         assert json.loads(capsys.readouterr().out)["paper"]["users"] == 94_515
 
     def test_demo(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.setitem(
-            vars(importlib.import_module("resid.cli.demo")),
-            "_SHOP",
-            {"users": 1_500, "items": 400, "interactions": 15_000},
+        """With a smaller shop and a free port: it prints, writes a report, and serves the model and co-occurrence."""
+        program = (
+            "import functools, importlib, sys\nfrom resid.cli import main\ndemo = importlib.import_module('resid.cli.demo')\n"
+            "demo._SHOP = {'users': 1_500, 'items': 400, 'interactions': 15_000}\n"
+            "demo.run_service = functools.partial(demo.run_service, port=0)\nsys.exit(main(['demo', '--serve']))"
         )
+        with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
+            command = [sys.executable, "-c", program]
+            child = subprocess.Popen(command, cwd=tmp_path, stdout=printed, stderr=subprocess.PIPE, text=True)
+            address = next(found[1] for line in child.stderr if (found := re.match(r"Serving on (\S+);", line)))
+            with urllib.request.urlopen(f"{address}/version", timeout=30) as answer:
+                assert [model["name"] for model in json.load(answer)["models"]] == ["run", "cooccurrence"]
+            child.terminate()
+            child.communicate(timeout=60)
+            assert child.returncode == 0
+            printed.seek(0)
+            shown = printed.read()
         monkeypatch.chdir(tmp_path)
-        assert main(["demo"]) == 0
-        shown = capsys.readouterr().out
         rows = re.findall(r"│ (popularity|co-occurrence|ReSID) +│ ([0-9.]+) │ ([0-9.]+) │ ([0-9.]+) │", shown)
         recall = {name: float(value) for name, _, value, _ in rows}
         assert recall["popularity"] < recall["co-occurrence"] < recall["ReSID"]

@@ -334,6 +334,10 @@ class TestFinal:
         assert "reusing the model that was trained on all" in capsys.readouterr().err
         assert main(["inspect", str(run / "final")]) == 0
         assert "no honest figure exists" in capsys.readouterr().out
+        # It knows the Dataset of its run.
+        assert main(["recommend", str(run / "final"), "--user", str(data.user_ids[0]), "-k", "2"]) == 0
+        assert main(["evaluate", str(run / "final")]) == 2
+        assert "was trained on all interactions" in capsys.readouterr().err
         # An update of it trains on all new interactions but a few.
         updated = resid.update(final, known(data, shop[1]), data=data, settings=QUICK)
         assert updated.model.measured_ is not None

@@ -15,6 +15,7 @@ from resid.core.errors import counted
 
 if TYPE_CHECKING:
     from resid import Recommender
+    from resid.quantize.room import Room
 
 items = App(
     name="items",
@@ -65,6 +66,8 @@ def add(
         print_json({"model": str(out), "items": report.table.to_dicts(), "room": room})
         return
     output.print(str(report), highlight=False, markup=False, soft_wrap=True)
+    if report.room is not None:
+        _print_branches(report.room)
     output.print(f"Wrote {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -155,14 +158,18 @@ def list_items(model: Path, *, as_json: AsJson = False) -> None:
     output.print(_counts_text(recommender), highlight=False)
     if room is not None:
         output.print(f"Room for new items: {room}", highlight=False)
-        table = Table("branch", title="Branches with the least room", title_justify="left")
-        for column in ("taken", "free"):
-            table.add_column(column, justify="right")
-        for row in room.branches.sort("free", "c1").head(_BRANCHES).iter_rows(named=True):
-            table.add_row(escape(str(row["c1"])), f"{row['taken']:,}", f"{row['free']:,.0f}")
-        output.print(table)
+        _print_branches(room)
     if recommender.lineage_:
         output.print(lineage_text(recommender.lineage_), highlight=False, soft_wrap=True)
+
+
+def _print_branches(room: "Room") -> None:
+    table = Table("branch", title="Branches with the least room", title_justify="left")
+    for column in ("taken", "free"):
+        table.add_column(column, justify="right")
+    for row in room.branches.sort("free", "c1").head(_BRANCHES).iter_rows(named=True):
+        table.add_row(escape(str(row["c1"])), f"{row['taken']:,}", f"{row['free']:,.0f}")
+    output.print(table)
 
 
 def _counts(model: "Recommender") -> dict[str, Any]:

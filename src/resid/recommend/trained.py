@@ -295,7 +295,10 @@ class TrainedRecommender(Recommender, Generic[_S, _M]):
     def _figures(self) -> dict[str, Any]:
         """Return what validation said about this model, for one that cannot be measured."""
         best = self.history_[self.best_epoch_ - 1] if self.best_epoch_ else {}
-        return {"checksum": self.checksum, "validation during training": {name: best[name] for name in best if "@" in name}}
+        return {
+            "checksum": self.checksum,
+            "validation during training": {name: best[name] for name in best if "@" in name},
+        }
 
     @abstractmethod
     def _rebuild(self) -> None:

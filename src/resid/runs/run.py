@@ -439,8 +439,10 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def load_dataset(folder: str | Path, data: str | Path | None = None) -> Dataset:
-    """Load the Dataset of a run or model: the given one, or the one that the run records."""
+    """Load the Dataset of a run or model: the given one, or the one that the run records, also that of its final model."""
     record = read_run(folder)
+    if record is None and Path(folder).name == _FINAL:
+        record = read_run(Path(folder).parent)
     known = record.data if record else None
     if data is None and known is None:
         raise InputError(f"{folder}: the Dataset of this model is unknown; give it with --data.")
