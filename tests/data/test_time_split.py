@@ -181,7 +181,7 @@ class TestRefused:
         self.refused("invalid value 'nan' for 'validate_from'", split="time", validate_from="nan", test_from=0.5)
         ordinal = table(daily()).with_columns(timestamp=pl.col("timestamp") // DAY - 18_262)
         message = (
-            r"'validate_from' is the date 2020-01-07, but the timestamps are numbers from 0 to 9 that are no times"
+            r"'validate_from' is the date 2020-01-07, but the timestamps are numbers from 0 to 9, which are not Unix"
         )
         self.refused(message, ordinal, split="time", validate_from="2020-01-07", test_from=8)
 
