@@ -7,10 +7,11 @@ Writes benchmarks/serve.json. The models are one-pass generators without trainin
 
 1. `resid serve`, and the same model behind a plain FastAPI application whose route calls `recommend` for its own request, as
    processes. The plain one exists twice: `plain` runs requests in threads, as FastAPI does with a `def` route, and `plain_in_turn`
-   one after the other, with an `async def` route. They take turns under the same load: one client, then 32 clients, each of which sends its next request when it has
-   the answer. Every answer is compared with `recommend`, after the clock has stopped. Besides requests per second, which depend on
-   what else the machine does, the CPU time per request of the service and of the clients is recorded, and the ratio of the
-   services' CPU times. First, the bound of what batches can give: 32 users in one call of `recommend`, and in 32 calls.
+   one after the other, with an `async def` route. They take turns under the same load: one client, then 32 clients, each of which
+   sends its next request when it has the answer. Every answer is compared with `recommend`, after the clock has stopped. Besides
+   requests per second, which depend on what else the machine does, the CPU time per request of the services and of the clients is
+   recorded, and the ratio of the services' CPU times. First, the bound of what batches can give: 32 users in one call of
+   `recommend`, and in 32 calls.
 2. With ``--soak``, 8 clients send requests of which 5% are malformed, while the model's folder gets another model every 5 seconds. Every
    answer must be that of the model whose version it names, every malformed request must be refused, and the memory of the
    process is recorded after every swap.
