@@ -185,6 +185,25 @@ def test_a_damaged_evaluation_is_run_again(made, prepared, tmp_path):
     assert again.record["rows"][0]["mean"] == row(made.record, "popularity")["mean"]
 
 
+def test_continues_without_models_and_stages(made, prepared, tmp_path):
+    """Records and evaluations are enough, as in a repository that holds results only."""
+    out = tmp_path / "out"
+    for path in made.out.rglob("*"):
+        kept = path.name in ("comparison.json", "run.json", "recipe.toml", "test.json", "test.parquet")
+        if kept and "stages" not in path.parts and "model" not in path.parts:
+            target = out / path.relative_to(made.out)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    found = resid.compare(prepared, f"popularity,{SASREC},cooccurrence", out, seeds=1)
+    assert found.n_run == 1  # co-occurrence
+    for name in ("popularity", SASREC):
+        before, now = row(made.record, name), row(found.record, name)
+        assert (now["mean"], now["runs"][0]["stages"]) == (before["mean"], before["runs"][0]["stages"])
+    assert "seconds" in row(found.record, SASREC)["runs"][0]["stages"]["recommender"]
+    (out / row(found.record, SASREC)["runs"][0]["folder"] / "evaluation" / "test.parquet").unlink()
+    assert resid.compare(prepared, SASREC, out, seeds=1).n_run == 1  # fitted again, as there is no model to evaluate
+
+
 def test_stages_of_fit_are_taken_up(prepared, tmp_path):
     out = tmp_path / "out"
     resid.fit(prepared, "cooccurrence", out / "runs" / "cooccurrence-0")

@@ -17,7 +17,6 @@ from resid.methods.recipe import Recipe
 from resid.runs import (
     RunRecord,
     evaluation_folder,
-    has_model,
     read_cost,
     read_evaluation,
     read_metrics,
@@ -102,7 +101,9 @@ class Result:
 
 
 def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
-    """Return the record of a task's run if it has a model with the same settings and data; otherwise None.
+    """Return the record of a task's run if it was fitted with the same settings and data; otherwise None.
+
+    The model itself may have been removed since.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
             f"{task.folder}: this run is on another Dataset ({record.data}, fingerprint {record.fingerprint[:16]}); choose another "
             "folder with --out."
         )
-    if record.recipe is None or not has_model(task.folder):
+    if record.recipe is None:
         return None
     try:
         written = tomllib.loads(read_settings(task.folder))
@@ -134,7 +135,10 @@ def fitted_record(task: Task, data: Dataset) -> RunRecord | None:
 
 
 def read_result(task: Task, data: Dataset) -> Result | None:
-    """Return the result of a task; None if it is not there with the same settings and data."""
+    """Return the result of a task; None if it is not there with the same settings and data.
+
+    The record of the run, its settings and its evaluation are enough, so that a comparison continues without its models.
+    """
     record = fitted_record(task, data)
     if record is None:
         return None
@@ -142,14 +146,18 @@ def read_result(task: Task, data: Dataset) -> Result | None:
         ranks = read_evaluation(task.folder, task.split, task.split, max(CUTOFFS))
     except InputError:  # missing, damaged, or of an earlier version
         return None
-    stages = {}
-    for name, place in record.model_stages.items():
-        cost = read_cost(task.folder / place)
-        stages[name] = {"key": Path(place).name, **(asdict(cost) if cost else {})}
     content = read_metrics(task.folder, task.split)
+    stages = content.get("stages") or stage_costs(task, record)
     cost = read_cost(evaluation_folder(task.folder))
     known = {name: content[name] for name in ("decoding", "environment") if name in content}
     return Result(ranks, stages, known | (asdict(cost) if cost else {}))
+
+
+def stage_costs(task: Task, record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return the key of every stage of a task's model, and its cost where it is known."""
+    places = {name: task.folder / place for name, place in record.model_stages.items()}
+    costs = {name: read_cost(place) for name, place in places.items()}
+    return {name: {"key": places[name].name, **(asdict(cost) if cost else {})} for name, cost in costs.items()}
 
 
 def mean_gains(results: list[Result], ranking: str, group: str | None = None) -> dict[str, NDArray[np.float64]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from resid.comparison.cold import check_growth, evaluate_cold
-from resid.comparison.results import COLD_ITEMS, CUTOFFS, Task, fitted_record
+from resid.comparison.results import COLD_ITEMS, CUTOFFS, Task, fitted_record, stage_costs
 from resid.core.errors import InputError, TrainingError, first_line
 from resid.core.progress import Advance
 from resid.core.runtime import Runtime
@@ -98,14 +98,14 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
     from resid.comparison.environment import describe_environment
     from resid.evaluate import evaluate
     from resid.methods.fit import fit
-    from resid.runs import evaluation_folder, load, measured, write_evaluation
+    from resid.runs import evaluation_folder, has_model, load, measured, write_evaluation
 
     data, recipe = Dataset.load(order["data"]), Recipe.parse(order["name"], order["toml"])
     task = Task(order["name"], order["label"], recipe, Path(order["folder"]), order["split"])
     fabric = _fabric(order["accelerator"], order["precision"])
     if task.split == COLD_ITEMS:
         check_growth(recipe)
-    if fitted_record(task, data) is not None:
+    if fitted_record(task, data) is not None and has_model(task.folder):
         model = load(task.folder)
     else:
         runtime = Runtime(fabric=fabric, progress=reports)
@@ -123,6 +123,8 @@ def carry_out(order: dict[str, Any], reports: Reports) -> None:
             data.windows("test" if task.split == COLD_ITEMS else task.split)
         )
         about |= {"decoding": "beam", "invalid_free_beams": share}
+    if (record := fitted_record(task, data)) is not None:
+        about["stages"] = stage_costs(task, record)
     write_evaluation(task.folder, task.split, {**found.metrics(CUTOFFS), **about}, found.table())
 
 
