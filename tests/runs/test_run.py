@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import shutil
 import signal
 
@@ -295,6 +296,17 @@ def test_epochs_report_their_metric(data, tmp_path):
         heard.results[1]
         == f"Epoch 2: validation NDCG@10 {values[1]:.4f}, best so far: epoch {values.index(best) + 1} ({best:.4f})"
     )
+
+
+def test_passes_between_evaluations_are_epochs(tmp_path):
+    heard, vectors = Recorder(), np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    quantizer = RQVAE(
+        codebook_size=4, latent_dim=4, hidden_layer_sizes=(8,), epochs=6, evaluate_every=3, random_state=0
+    )
+    quantizer.fit(vectors, runtime=Runtime(tmp_path, progress=heard))
+    assert heard.bars == ["Epochs 1–3 of 6", "Epochs 4–6 of 6"]
+    assert heard.results[1].startswith("Epoch 6: share of distinct IDs 0.")
+    assert re.search(r"best so far: epoch [36] ", heard.results[1])
 
 
 @pytest.mark.parametrize(

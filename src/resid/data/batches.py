@@ -111,7 +111,14 @@ class EpochBatches(ABC, Generic[_B]):
 
     The order of an epoch is a function of the seed and the epoch, so the position is the only state to save, and training
     resumes exactly.
+
+    Attributes
+    ----------
+    passes : int
+        Number of passes over the data per epoch; training reports them as epochs of their own.
     """
+
+    passes = 1
 
     def __init__(self, samples: int, fingerprint: str, batch_size: int, seed: int) -> None:
         if batch_size < 1:

@@ -134,8 +134,11 @@ def train(
             metrics = evaluate() if evaluate and run.writes and run.is_evaluation_due else {}
             run.end_epoch(fabric.broadcast(metrics), monitor)
             if monitor in metrics:
-                best = f"best so far: epoch {run.state.best_epoch} ({run.state.best:.4f})"
-                progress.result(f"Epoch {run.state.epoch}: {monitor_title or monitor} {metrics[monitor]:.4f}, {best}")
+                passes, state = batches.passes, run.state
+                best = f"best so far: epoch {passes * state.best_epoch} ({state.best:.4f})"
+                progress.result(
+                    f"Epoch {passes * state.epoch}: {monitor_title or monitor} {metrics[monitor]:.4f}, {best}"
+                )
             run.stop_on_signal(signals)
         fabric.barrier()  # the first process writes before anyone reads
         run.load_best()
@@ -247,7 +250,10 @@ class _Training:
         """Train to the end of the epoch; save and exit on a signal."""
         self._begin_epoch()
         self.model.train()
-        state, text = self.state, f"Epoch {self.state.epoch + 1} of {self.settings.epochs}"
+        state, passes = self.state, self.batches.passes
+        last = passes * (state.epoch + 1)
+        which = f"Epoch {last}" if passes == 1 else f"Epochs {last - passes + 1}–{last}"
+        text = f"{which} of {passes * self.settings.epochs}"
         started, self.samples = time.monotonic(), 0
         first_step, total_steps, smoothed = state.step, self.settings.epochs * len(self.batches), math.nan
         with progress.bar(text, len(self.batches), done=self.batches.next_batch, unit="steps") as advance:
