@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from resid.core.errors import InputError
 from resid.data.batches import PADDING, Batch, SequenceBatch
 from resid.encode.settings import FamaeSettings
-from resid.nn import Dropout, EncoderLayer, FieldTables, value_weights
+from resid.nn import Dropout, EncoderLayer, FieldTables, normalize, value_weights
 from resid.nn.losses import full_softmax_loss, sample_negatives, sampled_softmax_loss
 from resid.train import TrainableModule
 
@@ -299,19 +299,19 @@ class FamaeModel(TrainableModule):
             The normalized rows of the tables, if they are available.
         """
         scale = hidden.shape[1] ** 0.5
-        queries = f.normalize(hidden, dim=1) * scale  # the dot product with a unit vector is √d·cos
+        queries = normalize(hidden) * scale  # the dot product with a unit vector is √d·cos
         terms: dict[str, Tensor] = {}
         for field, table in enumerate(self.embeddings()):
             rows, others, values = masked[:, field], negatives[field], self.tables.values(field, targets)
             shares = value_weights(values) if self.tables.has_tags[field] else None
             if others is None:
-                unit = units[field] if units else f.normalize(table.weight, dim=1)
+                unit = units[field] if units else normalize(table.weight)
                 chosen = shares[rows] if shares is not None else None
                 term = full_softmax_loss(queries[rows], unit, values[rows], chosen) * rows.float().mean()
             else:
                 if shares is not None:  # padding must not exclude "missing" from the negatives
                     values = torch.where(shares > 0, values, values[:, :1])
-                own, vectors = (f.normalize(table(some), dim=-1) for some in (values, others))
+                own, vectors = (normalize(table(some)) for some in (values, others))
                 losses = sampled_softmax_loss(queries, values, own, vectors, others)
                 losses = (losses * shares).sum(dim=1) if shares is not None else losses
                 term = losses[rows].sum() / len(hidden)

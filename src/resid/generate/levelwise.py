@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from resid.generate.base import GeneratorModel
 from resid.generate.prefix_tree import TreeLevel
-from resid.nn import Dropout
+from resid.nn import Dropout, normalize
 from resid.quantize.ids import SemanticIds
 
 _INITIAL_SCALE = 12.0  # of cosines
@@ -191,7 +191,7 @@ class LevelDecoder(nn.Module):
         scores: Tensor = self.out(state)
         if self.query is None:
             return scores, None
-        return scores, f.normalize(self.query(state), dim=-1) * self.scale
+        return scores, normalize(self.query(state)) * self.scale
 
 
 class LevelwiseModel(GeneratorModel):

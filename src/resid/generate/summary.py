@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from resid.data.batches import Batch
 from resid.generate.settings import SummarySettings
 from resid.generate.t5 import T5Model
+from resid.nn import normalize
 from resid.nn.losses import sample_negatives, sampled_softmax_loss
 from resid.nn.t5 import Memory, T5Encoder
 
@@ -53,7 +54,7 @@ class SummaryT5Model(T5Model):
         self.summary_token = nn.Parameter(torch.randn(settings.width))
         self.summary_norm = nn.LayerNorm(settings.width)
         self.summary_project = nn.Linear(settings.width, target_width)
-        unit = f.normalize(targets, dim=1) if targets is not None else None
+        unit = normalize(targets) if targets is not None else None
         self.register_buffer("targets", unit, persistent=False)
 
     def forward(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
@@ -93,6 +94,6 @@ class SummaryT5Model(T5Model):
         else:
             negatives = sample_negatives(len(items), n_items, n_negatives, len(items), rng)
         negatives = negatives.to(items.device)
-        queries = f.normalize(summaries, dim=1) / self.settings.contrastive_temperature
+        queries = normalize(summaries) / self.settings.contrastive_temperature
         targets, others = self.targets[items], self.targets[negatives]
         return sampled_softmax_loss(queries, items, targets, others, negatives).mean()

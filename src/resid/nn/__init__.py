@@ -7,6 +7,7 @@ from resid.core.lazy import lazy_names
 if TYPE_CHECKING:
     from resid.nn.dropout import Dropout
     from resid.nn.fields import FieldTables, is_value, item_and_fields, mean_rows, value_weights, with_item_ids
+    from resid.nn.normalization import normalize
     from resid.nn.transformer import CausalLayer, EncoderLayer, pad_right
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "is_value",
     "item_and_fields",
     "mean_rows",
+    "normalize",
     "pad_right",
     "value_weights",
     "with_item_ids",
@@ -27,6 +29,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "dropout": "Dropout",
         "fields": "FieldTables is_value item_and_fields mean_rows value_weights with_item_ids",
+        "normalization": "normalize",
         "transformer": "CausalLayer EncoderLayer pad_right",
     },
 )

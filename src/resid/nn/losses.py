@@ -12,6 +12,8 @@ import torch.nn.functional as f
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from resid.nn.normalization import normalize
+
 _MAX_SCORES = 2**22  # in memory at a time
 
 
@@ -155,6 +157,6 @@ def symmetric_contrastive_loss(ours: Tensor, theirs: Tensor, temperature: float)
     temperature
         By which the cosines are divided.
     """
-    scores = f.normalize(ours, dim=1) @ f.normalize(theirs, dim=1).T / temperature
+    scores = normalize(ours) @ normalize(theirs).T / temperature
     own = torch.arange(len(scores), device=scores.device)
     return (f.cross_entropy(scores, own) + f.cross_entropy(scores.T, own)) / 2

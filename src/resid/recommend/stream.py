@@ -41,7 +41,7 @@ from resid.recommend.histories import Indices
 log = logging.getLogger(__name__)
 
 _READ_ROWS = 100_000  # of the input at a time
-_FILE_ROWS = 1_000_000  # interactions of an input file, about
+_FILE_ROWS = 250_000  # interactions of an input file, about; a file is in memory as Python lists
 _FILE_USERS = 20_000  # users of an input file, if every row is a history
 _MAX_FILES = 256  # of a log, as every batch that is read is spread over all of them
 

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as f
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from resid.data.dataset import Dataset, require_dataset
 from resid.data.new_items import NewItems
 from resid.data.splits import Split
 from resid.evaluate.metrics import NOT_FOUND, Ranking
-from resid.nn import FieldTables, item_and_fields
+from resid.nn import FieldTables, item_and_fields, normalize
 from resid.nn.losses import binary_loss, full_softmax_loss, sample_negatives, sampled_softmax_loss
 from resid.recommend.histories import Indices, Scores, recent_items, without_seen
 from resid.recommend.items import Grown, nearest_items
@@ -90,7 +89,7 @@ class SequentialModel(TrainableModule, ABC):
         """Return queries whose dot product with a candidate is the score."""
         if self.settings.similarity == "dot":
             return queries
-        return f.normalize(queries, dim=-1) * math.sqrt(self.settings.width)
+        return normalize(queries) * math.sqrt(self.settings.width)
 
     def candidates(self, items: Tensor | None = None) -> Tensor:
         """Return the candidate vectors of items, all by default; any shape to (..., width)."""
@@ -100,7 +99,7 @@ class SequentialModel(TrainableModule, ABC):
             vectors = table.weight if items is None else table(items)
         else:
             vectors = tables.all_vectors() if items is None else tables.vectors(items)
-        return vectors if self.settings.similarity == "dot" else f.normalize(vectors, dim=-1)
+        return vectors if self.settings.similarity == "dot" else normalize(vectors)
 
 
 _S = TypeVar("_S", bound=SequentialSettings)

@@ -29,7 +29,7 @@ from resid.data.batches import EpochBatches
 from resid.train.checkpoint import flat_optimizer, load_checkpoint, restore_optimizer, save_checkpoint
 from resid.train.module import TrainableModule
 from resid.train.optim import clip_gradients, extend_states, make_optimizers, set_learning_rates
-from resid.train.process import deterministic, stop_signals
+from resid.train.process import deterministic, seed_generators, stop_signals
 from resid.train.settings import TrainSettings
 from resid.train.trackers import Tracker, open_trackers
 
@@ -291,7 +291,7 @@ class _Training:
     def _step(self, batch: Any) -> float:
         state = self.state
         seed = _mix(self.settings.seed, state.step, self.fabric.global_rank)
-        torch.manual_seed(seed)
+        seed_generators(seed, self.fabric.device)
         rng = torch.Generator().manual_seed(_mix(seed, 1))
         set_learning_rates(self.optimizers, state.step, self.settings.epochs * len(self.batches))
         ranks = self.fabric.world_size

@@ -69,7 +69,7 @@ def clip_gradients(parameters: list[Tensor], max_norm: float) -> float:
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
             values.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
-    norm = float(torch.stack([value.square().sum() for value in values]).sum().sqrt())
+    norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in values])))
     if norm > max_norm:
         for value in values:
             value.mul_(max_norm / norm)
