@@ -16,6 +16,7 @@ FAULTS := $(BIN)/python -m pytest --numprocesses logical
 faults: .venv/dev # takes hours; the last lines of each part are the counts
 	RESID_FAULT_TRIALS=5000 $(FAULTS) tests/faults/test_inputs.py
 	RESID_FAULT_TRIALS=500 $(FAULTS) tests/faults/test_damage.py tests/faults/test_full_disk.py tests/faults/test_concurrency.py
+	RESID_FAULT_TRIALS=300 $(FAULTS) tests/serve/test_schema.py
 	RESID_FAULT_TRIALS=10 $(FAULTS) tests/faults/test_kills.py
 
 lint: .venv/dev

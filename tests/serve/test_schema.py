@@ -1,4 +1,9 @@
-"""The OpenAPI description: its examples are valid, and generated requests are never answered with a failure of the server."""
+"""The OpenAPI description: its examples are valid, and generated requests are never answered with a failure of the server.
+
+The environment variable RESID_FAULT_TRIALS sets the number of requests for every operation, valid and invalid.
+"""
+
+import os
 
 import hypothesis
 import pytest
@@ -9,6 +14,8 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from resid.serve import create_app
 from resid.serve.models import Branch, Item, RecommendRequest, RecommendResponse
+
+TRIALS = int(os.environ.get("RESID_FAULT_TRIALS", "3"))
 
 
 @pytest.mark.parametrize("model", [RecommendRequest, RecommendResponse, Item])
@@ -43,7 +50,7 @@ def test_generated_requests(holders):
 
 def answer_without_failure(operation, mode):
     @hypothesis.settings(
-        max_examples=3,
+        max_examples=TRIALS,
         deadline=None,
         derandomize=True,
         database=None,
