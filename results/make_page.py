@@ -24,6 +24,7 @@ RESULTS = Path(__file__).resolve().parent
 PAGE = RESULTS.parent / "docs" / "results.md"
 METRICS = ("recall@5", "ndcg@5", "recall@10", "ndcg@10")
 RULES = ("seen_kept", "seen_dropped")
+SLICES = {"seen_kept": "slices", "seen_dropped": "slices_seen_dropped"}  # in the output of `resid evaluate`
 SHORT = {"recall@5": "R@5", "ndcg@5": "N@5", "recall@10": "R@10", "ndcg@10": "N@10"}
 COMPARISON = "comparison.json"
 NO_NAME = {"runs", "evaluation"}  # folders between a data set and its runs
@@ -51,7 +52,7 @@ class Record:
     data: str
     name: str
     metrics: dict[str, dict[str, float]]  # by rule for seen items
-    slices: dict[str, dict[str, float]]  # of the users, seen items kept
+    slices: dict[str, dict[str, dict[str, float]]]  # of the users, by rule for seen items
     seed: int | None
     settings: str  # without seeds
     compared: bool = False  # part of a comparison
@@ -74,9 +75,9 @@ class Row:
         values = self.values(rule, metric)
         return statistics.fmean(values) if values else -1.0
 
-    def slice_mean(self, name: str, metric: str = "ndcg@10") -> float | None:
+    def slice_mean(self, rule: str, name: str, metric: str = "ndcg@10") -> float | None:
         """Return the mean over the runs for a slice of the users."""
-        values = [run.slices[name][metric] for run in self.runs if name in run.slices]
+        values = [run.slices[rule][name][metric] for run in self.runs if name in run.slices[rule]]
         return statistics.fmean(values) if values else None
 
     @property
@@ -108,10 +109,15 @@ def read_comparison(file: Path) -> Iterator[Record]:
             if run["metrics"]:
                 folder = file.parent / run["folder"]
                 test = folder / "evaluation" / "test.json"
-                slices = json.loads(test.read_text()).get("slices", {}) if test.exists() else {}
+                slices = slices_of(json.loads(test.read_text()) if test.exists() else {})
                 digits = re.search(r"\d+$", run["label"])
                 seed = int(digits[0]) if digits else None
                 yield Record(folder, file.parent.name, row["name"], run["metrics"], slices, seed, "", compared=True)
+
+
+def slices_of(found: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the slices in the output of `resid evaluate`, by rule for seen items."""
+    return {rule: found.get(name, {}) for rule, name in SLICES.items()}
 
 
 def failures(file: Path) -> Iterator[str]:
@@ -142,7 +148,7 @@ def read_record(folder: Path, results: Path, known: Sequence[str]) -> Record | N
     settings = re.sub(r'(description|"?seed"?) ?[=:] ?[^,\n}]*', "", text)
     has_seed = found.get("settings", {}).get("seed") is not None or seeds
     seed = int(found.get("settings", {}).get("seed", seeds[-1] if seeds else 0)) if has_seed else None
-    return Record(folder, data, name_of(path, data), metrics, found.get("slices", {}), seed, settings)
+    return Record(folder, data, name_of(path, data), metrics, slices_of(found), seed, settings)
 
 
 def name_of(path: Path, data: str) -> str:
@@ -206,18 +212,23 @@ def metric_table(rows: Sequence[Row]) -> Iterator[str]:
     yield from table(head, [[row.label, row.seeds, *(cell(row, r, m) for r in RULES for m in METRICS)] for row in rows])
 
 
-def slice_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield N@10 by the frequency of the target in training."""
-    names = ("target popular", "target rare", "target unseen")
-    shown = [row for row in rows if row.slice_mean(names[0]) is not None]
-    if not shown:
-        return
-    users = [f"{int(shown[0].runs[0].slices[name]['users']):,}" for name in names if name in shown[0].runs[0].slices]
-    yield "N@10 with seen items kept, by the frequency of the target in training: popular items and rare items have half of the interactions each,"
-    yield f"unseen items have none. Users: {', '.join(users)}."
-    yield ""
-    body = [[row.label, row.seeds, *(number(row.slice_mean(name)) for name in names)] for row in shown]
-    yield from table(["recipe", "seeds", *(name.removeprefix("target ") for name in names)], body)
+def slice_tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield N@10 by the frequency of the target in training and by the length of the history, for both rules for seen items."""
+    for rule in RULES:
+        slices = [run.slices[rule] for row in rows for run in row.runs if run.slices[rule]]
+        if not slices:
+            continue
+        names = sorted(slices[0], key=lambda name: name.startswith("history"))  # in the order of the record, targets first
+        shown = [row for row in rows if any(run.slices[rule] for run in row.runs)]
+        counts = ", ".join(f"{name.removeprefix('target ')} {int(slices[0][name]['users']):,}" for name in names)
+        if rule == RULES[0]:
+            yield "N@10 by the frequency of the target in training and the length of the history, with seen items kept. Popular items and rare items"
+            yield f"have half of the interactions each, unseen items have none. Users: {counts}."
+        else:
+            yield "The same with seen items dropped:"
+        yield ""
+        body = [[row.label, row.seeds, *(number(row.slice_mean(rule, name)) for name in names)] for row in shown]
+        yield from table(["recipe", "seeds", *(name.removeprefix("target ") for name in names)], body)
 
 
 def cold_tables(comparison: Path) -> Iterator[str]:
@@ -315,7 +326,7 @@ def data_section(
                     yield from [*failed, ""]
                 yield from cold_tables(comparison)
             yield from metric_table(some)
-            yield from slice_table(some)
+            yield from slice_tables(some)
             yield from paired_table(sorted({run.folder for row in some for run in row.runs}))
     if data in published:
         yield f"### Published results on {data}"
