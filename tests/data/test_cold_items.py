@@ -6,7 +6,7 @@ import pytest
 
 from resid import Dataset, InputError
 from resid.data import hide_newest
-from resid.data.cold_items import BY_POSITION, BY_TIME
+from resid.data.cold_items import BY_POSITION, BY_TIME, newest_items
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,23 @@ def test_without_times_the_position_in_histories_counts(tmp_path, shop):
         for place, item in enumerate(history):
             earliest[item] = min(earliest[item], place / (len(history) - 1))
     assert min(np.array(earliest)[cold.is_new]) >= max(np.array(earliest)[~cold.is_new])
+
+
+def test_newest_items_of_training_do_not_depend_on_what_is_held_out(data):
+    """With other validation and test items, the same items of training are the newest."""
+    rng, sequence = np.random.default_rng(0), np.array(data.sequence)
+    held_out = ~data.in_training
+    sequence[held_out] = rng.integers(data.n_items, size=held_out.sum())
+    arrays = {"fields": data.fields, "offsets": data.offsets}
+    tables = {"users": data.user_ids.to_frame(), "items": data.item_table}
+    facts = {"settings": data.settings, "field_names": data.field_names, "steps": [], "notes": {}}
+    found = [
+        newest_items(Dataset(arrays={**arrays, "sequence": each}, tables=tables, **facts), 0.2, in_training=True)
+        for each in (data.sequence, sequence)
+    ]
+    assert np.array_equal(*found)
+    assert found[0].sum() == round(0.2 * (data.training_counts > 0).sum())
+    assert (data.training_counts[found[0]] > 0).all()
 
 
 def test_the_time_of_appearance_is_saved_but_no_part_of_the_fingerprint(tmp_path, data):

@@ -15,7 +15,7 @@ from resid.data.batches import PADDING, SequenceBatches
 from resid.encode import FAMAE, FamaeSettings
 from resid.evaluate import evaluate
 from resid.generate.blend import Blend, fit_blend, largest_bias, seen_items
-from resid.generate.joint import JointGenerator, JointSettings
+from resid.generate.joint import JointGenerator, JointSettings, _without
 from resid.generate.stand_ins import fill_unseen, stand_ins
 from resid.quantize import GAOQ, SemanticIds
 from tests.recommend.contract import RecommenderContract, interrupt_after
@@ -196,7 +196,7 @@ def test_the_blend_sees_no_test_data(data, inputs, model, shop):
     rng = np.random.default_rng(0)
     sequence = np.array(data.sequence)
     sequence[data.offsets[1:] - 1] = rng.integers(data.n_items, size=data.n_users)
-    arrays = {"fields": data.fields, "sequence": sequence, "offsets": data.offsets}
+    arrays = {"fields": data.fields, "sequence": sequence, "offsets": data.offsets, "first_seen": data.first_seen}
     tables = {"users": data.user_ids.to_frame(), "items": data.item_table}
     other = Dataset(
         arrays=arrays, tables=tables, settings=data.settings, field_names=data.field_names, steps=[], notes={}
@@ -204,6 +204,7 @@ def test_the_blend_sees_no_test_data(data, inputs, model, shop):
     ids, embeddings, encoder = inputs
     again = JointGenerator(SMALL).fit(other, ids, embeddings.vectors, encoder)
     assert again.blend_ == model.blend_
+    assert again.added_blend_ == model.added_blend_ is not None
     for ours, theirs in zip(again.model_.parameters(), model.model_.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -293,8 +294,14 @@ class TestBlend:
         """Of 100 targets at the tenth place, one may be displaced by the best added item; the second would be too many."""
         targets, above = torch.arange(100.0), torch.full((100,), 9)
         added = torch.stack([torch.full((100,), -5.0), torch.full((100,), -30.0)], dim=1)
-        assert largest_bias(targets, above, added) == pytest.approx(6.0, abs=1e-3)
-        assert largest_bias(targets, above - 1, added) == pytest.approx(20.0, abs=1e-3)  # there is room for one
+        assert largest_bias(targets, above, added, 100) == pytest.approx(6.0, abs=1e-3)
+        assert largest_bias(targets, above - 1, added, 100) == pytest.approx(20.0, abs=1e-3)  # there is room for one
+        assert largest_bias(targets, above, added, 99) == pytest.approx(
+            7.0, abs=1e-3
+        )  # histories with added items found one more
+        assert largest_bias(targets, above, added, 120) == pytest.approx(
+            6.0, abs=1e-3
+        )  # they only made histories worse
 
     def test_round_trip(self):
         for blend in (Blend({"codes": 0.5, "item": 1.5}, -2.0), Blend({"codes": 0.5}, -2.0, 0.3)):
@@ -334,6 +341,13 @@ class TestUnseenItems:
         weights, vectors = stand_ins(np.array(counts), self.ids, None), torch.ones(5, 1)
         assert weights is None
         assert fill_unseen(vectors, weights) is vectors
+
+
+def test_histories_without_some_items():
+    histories = torch.tensor([[PADDING, 3, 1, 2], [4, 4, 0, 4], [PADDING, PADDING, PADDING, 4]])
+    removed = torch.tensor([False, True, False, False, True])
+    wanted = [[PADDING, PADDING, 3, 2], [PADDING, PADDING, PADDING, 0], [PADDING] * 4]
+    assert _without(histories, removed).tolist() == wanted
 
 
 class TestContract(RecommenderContract):

@@ -147,18 +147,32 @@ def hide_newest(data: Dataset, share: float = 0.1) -> ColdItems:
     return cold
 
 
-def newest_items(data: Dataset, share: float) -> NDArray[np.bool_]:
-    """Return which items appeared last, a share of all, shape (n_items,); see `hide_newest` for the order."""
-    lengths, items = np.diff(data.offsets), np.asarray(data.sequence)
-    starts = np.repeat(data.offsets[:-1], lengths)
-    relative = (np.arange(len(items)) - starts) / np.maximum(np.repeat(lengths, lengths) - 1, 1)
+def newest_items(data: Dataset, share: float, *, in_training: bool = False) -> NDArray[np.bool_]:
+    """Return which items appeared last, shape (n_items,); see `hide_newest` for the order.
+
+    Parameters
+    ----------
+    data
+        The Dataset.
+    share
+        The share of the items.
+    in_training
+        Only among the items that occur in training, by what training has of the histories.
+    """
+    counted_in = data.in_training if in_training else np.ones(data.n_interactions, dtype=bool)
+    users, items = np.repeat(np.arange(data.n_users), np.diff(data.offsets)), np.asarray(data.sequence)
+    lengths = np.bincount(users[counted_in], minlength=data.n_users)
+    relative = (np.arange(len(items)) - data.offsets[users]) / np.maximum(lengths[users] - 1, 1)
+    relative, items = relative[counted_in], items[counted_in]
     earliest = np.ones(data.n_items)
     np.minimum.at(earliest, items, relative)
-    counts = np.maximum(np.bincount(items, minlength=data.n_items), 1)
-    mean = np.bincount(items, weights=relative, minlength=data.n_items) / counts
+    counts = np.bincount(items, minlength=data.n_items)
+    mean = np.bincount(items, weights=relative, minlength=data.n_items) / np.maximum(counts, 1)
     first = earliest if data.first_seen is None else data.first_seen
+    among = np.flatnonzero(counts) if in_training else np.arange(data.n_items)
+    order = among[np.lexsort((mean[among], first[among]))]
     newest = np.zeros(data.n_items, dtype=bool)
-    newest[np.lexsort((mean, first))[data.n_items - round(share * data.n_items) :]] = True
+    newest[order[len(among) - round(share * len(among)) :]] = True
     return newest
 
 

@@ -360,7 +360,7 @@ class Dataset:
         (index,) = lookup(self._user_positions, [user])
         if index < 0:
             raise InputError(
-                f"there is no user {shown(user)} in the Dataset; `user_ids` lists all, `history_at` takes an index."
+                f"there is no user {shown(user)} in the Dataset; pass the id of one of its {counted(self.n_users, 'user')}."
             )
         return self.item_ids.gather(self.history_at(int(index)))
 

@@ -203,7 +203,8 @@ def read_items(
             kinds=["category" if column in catalogue.field_names else "path" for column in columns]
         )
     table = open_table(items, "items", [item_column, *columns, *kept], **options)
-    table = checked_items(table, item_column, columns, kept)
+    option = "pass its name with item_column='{column}' (--item-column {column})"
+    table = checked_items(table, item_column, columns, kept, option)
     listed = table.engine.collect(table.frame).drop(ROW)
     fields, _, _ = field_columns(listed, settings, table)
     return pl.concat([listed.select("item"), fields, listed.select(kept)], how="horizontal"), table

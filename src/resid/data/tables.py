@@ -29,6 +29,8 @@ _DAY_FIRST, _MONTH_FIRST = r"^(1[3-9]|2\d|3[01])[/.-]", r"^\d\d?[/.-](1[3-9]|2\d
 EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
+_PASS_COLUMN = "pass its name with columns={{'{key}': '{column}'}} (--columns {key}={column})"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -94,14 +96,16 @@ def checked_histories(table: Table, columns: Mapping[str, str]) -> Table:
     return _checked_ids(table, "user", columns["user"])
 
 
-def checked_items(table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str]) -> Table:
-    """Validate the item table and select `item`, `ROW`, the fields and the columns to keep."""
+def checked_items(
+    table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str], option: str = _PASS_COLUMN
+) -> Table:
+    """Validate the item table and select `item`, `ROW`, the fields and the columns to keep; `option` as in `require_columns`."""
     fields, keep = list(fields), list(keep)
     if item_column in (*fields, *keep):
         raise InputError(
             f"{table.name}, column '{item_column}': this is the item id; remove it from the fields and the kept columns."
         )
-    require_columns(table, {"item": item_column})
+    require_columns(table, {"item": item_column}, option=option)
     require_columns(table, fields, what="field")
     require_columns(table, keep)
     others = dict.fromkeys([*fields, *keep])
@@ -134,8 +138,10 @@ def separator_hint(header: str) -> str | None:
     return f"the separator seems to be '{name}', so pass separator='{name}' (--separator '{name}')"
 
 
-def require_columns(table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column") -> None:
-    """Raise an `InputError` if a column is missing; keys of a mapping are those of the option `columns`."""
+def require_columns(
+    table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column", option: str = _PASS_COLUMN
+) -> None:
+    """Raise an `InputError` if a column is missing; `option` says how to pass the column of a key of a mapping."""
     present = [name for name in table.frame.collect_schema().names() if name != ROW]
     keys = {column: key for key, column in wanted.items()} if isinstance(wanted, Mapping) else {}
     for name in keys or wanted:
@@ -146,7 +152,7 @@ def require_columns(table: Table, wanted: Mapping[str, str] | Iterable[str], wha
             advice = "choose from these"
             if name in keys:
                 key, column = keys[name], close[0] if close else "NAME"
-                advice = f"pass its name with columns={{'{key}': '{column}'}} (--columns {key}={column})"
+                advice = option.format(key=key, column=column)
             header = ", ".join(present)
             if table.untyped and len(present) == 1:
                 advice = separator_hint(header) or advice

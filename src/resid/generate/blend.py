@@ -105,19 +105,24 @@ def fit_blend(scores: Mapping[str, Tensor], seen: Tensor, targets: Tensor) -> Bl
     return Blend({name: float(value) for name, value in zip(names, found[:-1], strict=True)}, float(found[-1]))
 
 
-def largest_bias(targets: Tensor, above: Tensor, added: Tensor) -> float:
+def largest_bias(targets: Tensor, above: Tensor, added: Tensor, n_known: int) -> float:
     """Return the largest bias of added items at which the Recall@10 of other targets loses at most 1.5%, by bisection.
+
+    Added items can also help others, as a part of histories, so the loss is that against a model that does not have them; but if
+    they only make histories worse, it is that against the same histories.
 
     Parameters
     ----------
     targets
-        The blended score of every target that is among the ten best items without the added ones, shape (users,).
+        The blended score of every target that is among the ten best of the other items, shape (users,).
     above
         How many of the others are above it, shape (users,).
     added
         The ten highest scores of added items without a bias, shape (users, n).
+    n_known
+        How many targets are among the ten best of the other items if histories are without the added ones.
     """
-    least, low, high = (1 - _MOST_LOST) * len(targets), -_LARGEST_BIAS, _LARGEST_BIAS
+    least, low, high = (1 - _MOST_LOST) * min(n_known, len(targets)), -_LARGEST_BIAS, _LARGEST_BIAS
     for _ in range(_STEPS):
         bias = (low + high) / 2
         found = int((above + (added + bias > targets[:, None]).sum(dim=1) < TOP).sum())

@@ -7,7 +7,7 @@
 Items that training never saw get the scores of their stand-ins (`resid.generate.stand_ins`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from resid.data.batches import PADDING
 from resid.encode.base import Encoder
 from resid.generate.stand_ins import fill_unseen
 from resid.sequential.cooccurrence import CoOccurrence
@@ -38,8 +39,8 @@ class ItemScores:
         Shape (items, items), or None if all items were seen.
     by_fields
         Items that keep their own vectors, though training never saw them, boolean, shape (items,); none by default.
-    vectors
-        Vectors by the name of the score, instead of those of trunk and encoder, each of shape (items, d).
+    known_as
+        The index by which the encoder knows each item, shape (items,); by default its own.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class ItemScores:
         stand_ins: sparse.csr_array | None,
         *,
         by_fields: NDArray[np.bool_] | None = None,
-        vectors: Mapping[str, Tensor] | None = None,
+        known_as: NDArray[np.integer] | None = None,
     ) -> None:
         self._names, self._trunk, self._cooccurrence = names, trunk, cooccurrence
         self._encoder = encoder if encoder is not None and encoder.ranks_items else None
         self._stand_ins, self._by_fields = stand_ins, by_fields
-        self._vectors = dict(vectors or {})
+        self._known_as = None if known_as is None else torch.from_numpy(known_as)
+        self._vectors: dict[str, Tensor] = {}
 
     def of(self, recent: Tensor, states: Tensor, items: Tensor | None) -> dict[str, Tensor]:
         """Return the scores by name, each of shape (users, n).
@@ -74,7 +76,10 @@ class ItemScores:
         if "item" in self._names:
             scores["item"] = self.similarity("item", self._trunk.scale_queries(states), items)
         if "encoder" in self._names and self._encoder is not None:
-            scores["encoder"] = self.similarity("encoder", self._encoder.queries(recent).to(recent.device), items)
+            read = recent
+            if self._known_as is not None:
+                read = torch.where(recent == PADDING, PADDING, self._known_as.to(recent.device)[recent.clamp_min(0)])
+            scores["encoder"] = self.similarity("encoder", self._encoder.queries(read).to(recent.device), items)
         if self._cooccurrence is not None:
             scores["cooccurrence"] = self._cooccurrences(self._cooccurrence, recent, items)
         return scores
@@ -92,6 +97,8 @@ class ItemScores:
         if found is None:
             source = self._trunk if name == "item" or self._encoder is None else self._encoder
             vectors = source.candidates().detach().to(next(self._trunk.parameters()).device)
+            if source is self._encoder and self._known_as is not None:
+                vectors = vectors[self._known_as.to(vectors.device)]
             found = fill_unseen(vectors, self._stand_ins)
             if self._by_fields is not None:
                 found = torch.where(torch.from_numpy(self._by_fields).to(found.device)[:, None], vectors, found)

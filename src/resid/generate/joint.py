@@ -11,12 +11,14 @@ SASRec. Beam search over the codes proposes items; these are re-ranked by a blen
 and a bias for items of the history. The weights are fitted on the items proposed to validation users and stored with the model.
 Items that training never saw get the item, encoder and co-occurrence scores of the most similar items that it did (`stand_ins`).
 Items that are added to a fitted model are all scored, by their fields and without codes, and have a bias that is chosen on validation
-users: there, the items that appeared last are scored as if they had been added.
-Re-ranking costs a dot product per candidate, so it does not grow with the catalogue; ``exact=True`` scores all items.
+users: there, the items that appeared last are treated as if they had been added.
+Re-ranking costs a dot product per proposed and per added item, so it does not grow with the rest of the catalogue; ``exact=True`` scores
+all items.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self, cast
@@ -61,7 +63,7 @@ log = logging.getLogger(__name__)
 ADDED = "added"  # the name of the bias of added items
 _BLEND_USERS = 20_000  # to whom items are proposed to fit the weights
 _UPDATED_BLEND_USERS = (2_000, 4_000)  # in an update: the least with which the weights are fitted again, and the most
-_AS_ADDED = 0.1  # share of the items, those that appeared last, that are scored as if added to choose the bias
+_AS_ADDED = 0.1  # share of the items, those that appeared last, that are treated as if added to choose the bias
 _CHUNK_SCORES = 20_000_000  # users times items, or hidden units of the decoders, in memory at a time
 
 
@@ -456,36 +458,56 @@ class JointGenerator(Generator[JointSettings, JointModel]):
 
     @torch.inference_mode()
     def _fit_added_blend(self, data: Dataset) -> Blend | None:
-        """Choose the bias of added items on validation users: the items that appeared last are scored as if they were added.
+        """Choose the bias of added items on validation users: the items that appeared last are treated as if they were added.
 
         They are the share of items that the protocol ``cold-items`` hides. The bias is the largest at which the other targets lose little
-        (`largest_bias`). Added items have the weights of the others, but for the codes, which say nothing that their fields do not.
+        (`largest_bias`) against a model that has these items neither among the candidates nor in histories. Added items have the weights
+        of the others, but for the codes, which say nothing that their fields do not.
         """
         from resid.data.cold_items import newest_items  # here, as it imports the preprocessing
 
-        hidden, blend = newest_items(data, _AS_ADDED), self._blend_of_added(0.0)
+        hidden, blend = newest_items(data, _AS_ADDED, in_training=True), self._blend_of_added(0.0)
         if not hidden.any() or not any(blend.weights.values()) or not self._embeds_new_items():
             return None
         order = self.catalogue_.by_popularity
-        tree, numbers = self._make_tree(order[~hidden[order]])
-        places = torch.from_numpy(np.flatnonzero(hidden)).to(self.model_.codes.device)
-        table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
-        new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
-        scored, parts = self._scores_if_added(new, hidden), []
-        for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
-            recent = self.recent(batch.histories)
-            memory = self.model_.encode_histories(recent)
-            items, log_probs = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
-            blended = self._blend_some(recent, memory, items, log_probs, scored)
-            hits = items == torch.from_numpy(batch.targets).to(items.device)[:, None]
-            own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
-            above = (blended > own[:, None]).sum(dim=1)
-            added = self._score_added(blend, recent, memory, places, scored)
-            best = added.topk(min(TOP, len(places)), dim=1).values
-            found = hits.any(dim=1) & (above < TOP)
-            parts.append([each[found].cpu() for each in (own, above, best)])
-        own, above, best = (torch.cat(some) for some in zip(*parts, strict=True))
-        return replace(blend, bias=largest_bias(own, above, best)) if len(own) else None
+        others = self._make_tree(order[~hidden[order]])
+        places = torch.from_numpy(hidden).to(self.model_.codes.device)
+        parts, n_known = [], 0
+        with self._as_added(data, hidden) as scored:
+            for batch in Batches(data.validation.sample(_BLEND_USERS), BATCH_USERS, shuffle=False):
+                recent = self.recent(batch.histories)
+                known = _without(recent, places)
+                if not (some := (known != PADDING).any(dim=1)).any():
+                    continue
+                recent, known, targets = (
+                    recent[some],
+                    known[some],
+                    torch.from_numpy(batch.targets).to(recent.device)[some],
+                )
+                memory = self.model_.encode_histories(recent)
+                own, above = self._rank_targets(recent, memory, targets, others, scored)
+                added = self._score_added(blend, recent, memory, places.nonzero()[:, 0], scored)
+                found = above < TOP
+                parts.append([each[found].cpu() for each in (own, above, added.topk(min(TOP, added.shape[1])).values)])
+                if (changed := (known != recent).any(dim=1)).any():
+                    memory = self.model_.encode_histories(known[changed])
+                    found[changed] = (
+                        self._rank_targets(known[changed], memory, targets[changed], others, scored)[1] < TOP
+                    )
+                n_known += int(found.sum())
+        own, above, best = (torch.cat(some) for some in zip(*parts, strict=True)) if parts else (torch.empty(0),) * 3
+        return replace(blend, bias=largest_bias(own, above, best, n_known)) if len(own) else None
+
+    def _rank_targets(
+        self, recent: Tensor, memory: Tensor, targets: Tensor, among: tuple[PrefixTree, Indices], scored: ItemScores
+    ) -> tuple[Tensor, Tensor]:
+        """Return the blended score of every target and how many items of a tree are above it; `TOP` or more if it is not proposed."""
+        tree, numbers = among
+        items, codes = self._propose(recent, memory, tree, numbers, min(self.settings.beam_size, len(numbers)))
+        blended = self._blend_some(recent, memory, items, codes, scored)
+        hits = items == targets[:, None]
+        own = blended.masked_fill(~hits, -torch.inf).amax(dim=1)
+        return own, (blended > own[:, None]).sum(dim=1).masked_fill(~hits.any(dim=1), max(TOP, len(numbers)))
 
     def _blend_of_added(self, bias: float) -> Blend:
         return replace(self.blend_, weights={**self.blend_.weights, "codes": 0.0}, bias=bias)
@@ -499,26 +521,35 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             return False
         return True
 
-    def _scores_if_added(self, new: NewItems, hidden: NDArray[np.bool_]) -> ItemScores:
-        """Return the scores as they are if hidden items are added as the new items `new`."""
-        places = torch.from_numpy(hidden)
-        rows = self._item_tables()[0].weight
+    @contextmanager
+    def _as_added(self, data: Dataset, hidden: NDArray[np.bool_]) -> Iterator[ItemScores]:
+        """Treat items as if they were added, in histories and as candidates, and return the scores of all items."""
+        table, codes = data.item_table.filter(pl.Series(hidden)), data.fields[hidden].astype(np.int64)
+        new = NewItems(table, codes, [[]] * len(table), self.catalogue_.extended(table))
+        encoder, known_as = self._encoder, None
+        vectors = None if self.model_.vectors is None else self.model_.vectors.cpu().numpy().copy()
+        if encoder is not None:
+            found = encoder.embed_listed(new)
+            if vectors is not None:
+                vectors[hidden] = same_map(encoder.item_vectors()[~hidden], vectors[~hidden], found)
+            encoder = Encoder.from_artifact(encoder.grow(new, found))
+            known_as = np.arange(len(hidden))
+            known_as[hidden] = len(hidden) + np.arange(len(new))
+        similar = stand_ins(np.where(hidden, 0, self.catalogue_.counts), self.ids_, vectors)
+        cooccurrence = self._cooccurrence
+        if cooccurrence is not None and similar is not None:
+            cooccurrence = cooccurrence.with_similarity(similar @ cooccurrence.similarity_)
+        rows, places = self._item_tables()[0].weight, torch.from_numpy(hidden)
         trained = rows[places].clone()
         rows[places] = torch.from_numpy(next(iter(self._new_rows(new).values()))).to(rows)
-        of_scores = {"item": self.model_.trunk.candidates().detach().clone()}
-        rows[places] = trained
-        vectors = None if self.model_.vectors is None else self.model_.vectors.cpu().numpy().copy()
-        if self._encoder is not None:
-            found = self._encoder.embed_listed(new)
-            if vectors is not None:
-                vectors[hidden] = same_map(self._encoder.item_vectors()[~hidden], vectors[~hidden], found)
-            if self._encoder.ranks_items:
-                grown = Encoder.from_artifact(self._encoder.grow(new, found))
-                own = self._encoder.candidates().detach().to(rows.device).clone()
-                own[places] = grown.candidates()[-len(new) :].to(own)
-                of_scores["encoder"] = own
-        counts = np.where(hidden, 0, self.catalogue_.counts)
-        return self._scores_with(stand_ins=stand_ins(counts, self.ids_, vectors), vectors=of_scores)
+        try:
+            yield ItemScores(
+                *(self.settings.scores, self.model_.trunk, encoder, cooccurrence, similar),
+                by_fields=hidden,
+                known_as=known_as,
+            )
+        finally:
+            rows[places] = trained
 
     def _propose(
         self,
@@ -587,6 +618,13 @@ class JointGenerator(Generator[JointSettings, JointModel]):
         encoder = model.parts_.get("encoder")
         model._encoder = encoder if isinstance(encoder, Encoder) and model.settings.uses_encoder else None
         return model
+
+
+def _without(histories: Tensor, removed: Tensor) -> Tensor:
+    """Return histories without some items, `PADDING` on the left; `removed` is boolean, shape (items,)."""
+    kept = (histories != PADDING) & ~removed[histories.clamp_min(0)]
+    order = kept.to(torch.int8).argsort(dim=1, stable=True)
+    return histories.masked_fill(~kept, PADDING).gather(1, order)
 
 
 def _seen(histories: Tensor, n_items: int) -> Tensor:

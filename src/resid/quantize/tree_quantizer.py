@@ -133,8 +133,8 @@ class TreeQuantizer(Quantizer):
             for row in new:
                 if not free.total:
                     raise ValueError(
-                        f"row {row}: all {len(known) * self.level_sizes_[-1]:,} IDs are taken; fit again with all "
-                        "vectors, and leave room for new items with 'spare', for example 0.2."
+                        f"row {row}: all {len(known) * self.level_sizes_[-1]:,} IDs are taken; fit again, and leave "
+                        "room for new items with 'spare', for example 0.2 (--set quantizer.spare=0.2)."
                     )
                 leaf, mean = free.nearest_leaf(rows[row])
                 code = free.take(leaf, self._code_preferences(rows[row] - mean))

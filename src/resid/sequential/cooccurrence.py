@@ -105,6 +105,12 @@ class CoOccurrence(Recommender):
         shape = (len(histories), len(self.catalogue_))
         return sparse.csr_array((weights[rows, columns], (rows, recent[rows, columns])), shape=shape)
 
+    def with_similarity(self, similarity: Any) -> Self:
+        """Return a model with other co-occurrences, a sparse matrix of shape (items, items)."""
+        model = type(self)(self.settings)
+        model.catalogue_, model.fitted, model.similarity_ = self.catalogue_, True, similarity.tocsr()
+        return model
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the counts as arrays; `from_arrays` restores the model."""
         return {name: getattr(self.similarity_, name) for name in ("data", "indices", "indptr")}

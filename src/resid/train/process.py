@@ -27,8 +27,8 @@ def deterministic(wanted: bool) -> Iterator[None]:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the random numbers of the CPU and of the device.
 
-    `torch.manual_seed` also keeps a traceback for every kind of device that is not in use, at every call: a millisecond and a few
-    kilobytes per training step.
+    `torch.manual_seed` also formats a traceback for every kind of device that is not in use, which takes up to a millisecond per training
+    step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
