@@ -59,6 +59,7 @@ class TestContent:
         found = json.loads(capsys.readouterr().out)
         first = content["runs"][0]
         assert first["weights"] == found["blend"]
+        assert {"codes", "item", "seen", "added"} <= set(found["blend"])
         assert f"{found['items']:,} items, {found['ids']:,} distinct IDs" in first["quality"]["text"]
         rows = {text.strip(): values for text, values in first["quality"]["rows"]}
         assert rows["perplexity"] == [f"{level['perplexity']:,.1f}" for level in found["levels"]]

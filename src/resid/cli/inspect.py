@@ -73,7 +73,11 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
         output.print(lineage_text(lineage), highlight=False, soft_wrap=True)
     if blend:
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
-        output.print(f"Weights of the scores that rank items: {weights}", highlight=False)
+        output.print(
+            f"Weights of the scores that rank items, and biases of seen and of added items: {weights}",
+            highlight=False,
+            soft_wrap=True,
+        )
     output.print(ids_text(found), highlight=False)
     output.print(ids_table(found["levels"]))
     if judged:

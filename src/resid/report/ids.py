@@ -72,12 +72,16 @@ def run_quality(folder: Path, data: Dataset, model: Recommender, ids: SemanticId
 
 
 def score_weights(model: Recommender | None) -> dict[str, float] | None:
-    """Return the weights of the scores by which a joint generator ranks items; None for other models."""
+    """Return the weights and biases of the scores by which a joint generator ranks items; None for other models."""
     if model is None or model.stage != "generator":
         return None  # without importing the generators
     from resid.generate import JointGenerator
+    from resid.generate.joint import ADDED
 
-    return model.blend_.to_dict() if isinstance(model, JointGenerator) else None
+    if not isinstance(model, JointGenerator):
+        return None
+    added = {ADDED: model.added_blend_.bias} if model.added_blend_ is not None else {}
+    return model.blend_.to_dict() | added
 
 
 def ids_text(quality: dict[str, Any]) -> str:
