@@ -294,14 +294,9 @@ class TestBlend:
         """Of 100 targets at the tenth place, one may be displaced by the best added item; the second would be too many."""
         targets, above = torch.arange(100.0), torch.full((100,), 9)
         added = torch.stack([torch.full((100,), -5.0), torch.full((100,), -30.0)], dim=1)
-        assert largest_bias(targets, above, added, 100) == pytest.approx(6.0, abs=1e-3)
-        assert largest_bias(targets, above - 1, added, 100) == pytest.approx(20.0, abs=1e-3)  # there is room for one
-        assert largest_bias(targets, above, added, 99) == pytest.approx(
-            7.0, abs=1e-3
-        )  # histories with added items found one more
-        assert largest_bias(targets, above, added, 120) == pytest.approx(
-            6.0, abs=1e-3
-        )  # they only made histories worse
+        # With two more found in histories with added items, two may be displaced; if there are fewer, histories only got worse.
+        for lower, n_known, bias in ((0, 100, 6.0), (1, 100, 20.0), (0, 98, 7.0), (0, 120, 6.0)):
+            assert largest_bias(targets, above - lower, added, n_known) == pytest.approx(bias, abs=1e-3)
 
     def test_round_trip(self):
         for blend in (Blend({"codes": 0.5, "item": 1.5}, -2.0), Blend({"codes": 0.5}, -2.0, 0.3)):
