@@ -218,7 +218,7 @@ def slice_tables(rows: Sequence[Row]) -> Iterator[str]:
         slices = [run.slices[rule] for row in rows for run in row.runs if run.slices[rule]]
         if not slices:
             continue
-        names = sorted(slices[0], key=lambda name: name.startswith("history"))  # in the order of the record, targets first
+        names = sorted(slices[0], key=lambda name: name.startswith("history"))  # targets first
         shown = [row for row in rows if any(run.slices[rule] for run in row.runs)]
         counts = ", ".join(f"{name.removeprefix('target ')} {int(slices[0][name]['users']):,}" for name in names)
         if rule == RULES[0]:

@@ -17,7 +17,7 @@ from torch import Tensor
 SEEN = "seen"  # the name of the bias of items of the history
 BIAS = "bias"  # the name of the bias of all items of a blend
 _RIDGE = 1e-3  # of the squared bias, which grows without bound if no target repeats an item of its history
-_MOST_LOST = 0.01  # share of their Recall@10 that targets may lose to added items; on other targets, up to 2% in most cases
+_MOST_LOST = 0.01  # share of their Recall@10 that validation targets may lose to added items
 _LARGEST_BIAS, _STEPS = 20.0, 20
 TOP = 10  # items that are recommended
 _USERS = 512  # whose scores are combined at a time

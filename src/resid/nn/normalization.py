@@ -22,7 +22,7 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, vectors: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min_(_LEAST_NORM)
-        unit = vectors / norms
+        unit: Tensor = vectors / norms
         context.save_for_backward(unit, norms)
         context.kind = vectors.dtype  # under autocast, that of the norms may have more bits
         return unit
