@@ -295,7 +295,7 @@ class TestBlend:
         targets, above = torch.arange(100.0), torch.full((100,), 9)
         added = torch.stack([torch.full((100,), -5.0), torch.full((100,), -30.0)], dim=1)
         # With two more found in histories with added items, two may be displaced; if there are fewer, histories only got worse.
-        for lower, n_known, bias in ((0, 100, 6.0), (1, 100, 20.0), (0, 98, 7.0), (0, 120, 6.0)):
+        for lower, n_known, bias in ((0, 100, 6.0), (1, 100, 20.0), (0, 98, 7.0), (0, 120, 6.0), (0, 0, 6.0)):
             assert largest_bias(targets, above - lower, added, n_known) == pytest.approx(bias, abs=1e-3)
 
     def test_round_trip(self):

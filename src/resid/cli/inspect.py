@@ -74,7 +74,7 @@ def inspect(ids: Path, *, embeddings: Path | None = None, data: Path | None = No
     if blend:
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in blend.items())
         output.print(
-            f"Weights of the scores that rank items, and biases of seen and of added items: {weights}",
+            f"Weights and biases (seen, added) of the scores that rank items: {weights}",
             highlight=False,
             soft_wrap=True,
         )

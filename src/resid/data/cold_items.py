@@ -157,7 +157,8 @@ def newest_items(data: Dataset, share: float, *, in_training: bool = False) -> N
     share
         The share of the items.
     in_training
-        Only among the items that occur in training, by what training has of the histories.
+        Only among the items that occur in training. Positions are those in the training part of the histories; the times are those of the
+        first interactions in the whole log, as the Dataset has no others.
     """
     counted_in = data.in_training if in_training else np.ones(data.n_interactions, dtype=bool)
     users, items = np.repeat(np.arange(data.n_users), np.diff(data.offsets)), np.asarray(data.sequence)

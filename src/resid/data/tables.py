@@ -29,7 +29,7 @@ _DAY_FIRST, _MONTH_FIRST = r"^(1[3-9]|2\d|3[01])[/.-]", r"^\d\d?[/.-](1[3-9]|2\d
 EPOCHS = {"seconds": 1e8, "milliseconds": 1e11, "microseconds": 1e14, "nanoseconds": 1e17}
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
-_PASS_COLUMN = "pass its name with columns={{'{key}': '{column}'}} (--columns {key}={column})"
+_COLUMN_HINT = "pass its name with columns={{'{key}': '{column}'}} (--columns {key}={column})"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def checked_histories(table: Table, columns: Mapping[str, str]) -> Table:
 
 
 def checked_items(
-    table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str], option: str = _PASS_COLUMN
+    table: Table, item_column: str, fields: Iterable[str], keep: Iterable[str], option: str = _COLUMN_HINT
 ) -> Table:
     """Validate the item table and select `item`, `ROW`, the fields and the columns to keep; `option` as in `require_columns`."""
     fields, keep = list(fields), list(keep)
@@ -139,7 +139,7 @@ def separator_hint(header: str) -> str | None:
 
 
 def require_columns(
-    table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column", option: str = _PASS_COLUMN
+    table: Table, wanted: Mapping[str, str] | Iterable[str], what: str = "column", option: str = _COLUMN_HINT
 ) -> None:
     """Raise an `InputError` if a column is missing; `option` says how to pass the column of a key of a mapping."""
     present = [name for name in table.frame.collect_schema().names() if name != ROW]

@@ -109,7 +109,7 @@ def largest_bias(targets: Tensor, above: Tensor, added: Tensor, n_known: int) ->
     """Return the largest bias of added items at which the Recall@10 of other targets loses at most 1%, by bisection.
 
     Added items can also help others, as a part of histories, so the loss is that against a model that does not have them; but if
-    they only make histories worse, it is that against the same histories.
+    they only make histories worse, or nothing is found without them, it is that against the same histories.
 
     Parameters
     ----------
@@ -122,7 +122,8 @@ def largest_bias(targets: Tensor, above: Tensor, added: Tensor, n_known: int) ->
     n_known
         How many targets are among the ten best of the other items if histories are without the added ones.
     """
-    least, low, high = (1 - _MOST_LOST) * min(n_known, len(targets)), -_LARGEST_BIAS, _LARGEST_BIAS
+    reference = min(n_known or len(targets), len(targets))
+    least, low, high = (1 - _MOST_LOST) * reference, -_LARGEST_BIAS, _LARGEST_BIAS
     for _ in range(_STEPS):
         bias = (low + high) / 2
         found = int((above + (added + bias > targets[:, None]).sum(dim=1) < TOP).sum())

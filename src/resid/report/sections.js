@@ -83,7 +83,7 @@ function semanticIds() {
     const quality = run.quality.rows.map(([text, values]) => [el("span", { class: text.startsWith(" ") ? "indented" : null }, text.trim()), ...values]);
     const depths = [...Array(run.tree.levels).keys()].map((depth) => depth + 1);
     const purity = run.tree.fields.map((field) => [data(field.name), ...depths.map((depth) => [percent(field.purity[depth][0], 0), el("small", {}, percent(field.purity[depth][1], 0))])]);
-    const weights = run.weights ? Object.entries(run.weights).filter(([name]) => name !== "seen") : [];
+    const weights = run.weights ? Object.entries(run.weights).filter(([name]) => name !== "seen" && name !== "added") : [];
     return [title, el("p", {}, `${run.quality.text}.`), el("h4", {}, "Tree of IDs"), idTree(run.tree, items, run.name),
       el("div", { class: "grid" },
         table("Quality of the IDs", ["", ...levels], quality),
@@ -91,7 +91,7 @@ function semanticIds() {
           purity.length ? [table("Purity: share of items with the most common value of their prefix", ["field", ...depths.map((depth) => plural(depth, "code"))], purity),
             el("p", { class: "muted" }, "Small: the same with shuffled items, as small groups are pure by chance.")] : "",
           weights.length ? [barChart("Weights of the scores that rank items", PLAIN, weights.map(([label, value]) => ({ label, bars: [{ value }] })), (value) => value.toFixed(3)),
-            el("p", { class: "muted" }, `Fitted on validation users. Bias of items of the history: ${signed(run.weights.seen).slice(0, -1)}.`)] : ""))];
+            el("p", { class: "muted" }, `Fitted on validation users. Bias of items of the history: ${signed(run.weights.seen).slice(0, -1)}${"added" in run.weights ? `; of added items: ${signed(run.weights.added).slice(0, -1)}` : ""}.`)] : ""))];
   });
   return section("ids", "Semantic IDs", parts);
 }
