@@ -1,6 +1,7 @@
 """The page in a real browser: search, a history, recommendations of two models, the tree; nothing is loaded from elsewhere."""
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -16,7 +17,9 @@ def service(models):
 
 
 def wait(browser, condition):
-    return WebDriverWait(browser, 60, 0.05).until(lambda _: condition())
+    """Wait until a condition holds; it is tried again if the page replaced an element that it had found."""
+    waiting = WebDriverWait(browser, 60, 0.05, ignored_exceptions=[StaleElementReferenceException])
+    return waiting.until(lambda _: condition())
 
 
 def find(browser, selector):
@@ -114,14 +117,18 @@ def test_why_where_and_similar_items(browser, service):
 
 def test_browse_a_branch(browser, service):
     open_page(browser, service)
-    path = find(browser, "[data-model='0'] .path")[0]
-    wanted = path.get_attribute("aria-label").removeprefix("ID ").split("-")
-    last = path.find_elements(By.TAG_NAME, "button")[-1]
-    bring_into_view(browser, last)
-    last.click()
+
+    def click_the_last_code():
+        path = find(browser, "[data-model='0'] .path")[0]
+        last = path.find_elements(By.TAG_NAME, "button")[-1]
+        bring_into_view(browser, last)
+        last.click()
+        return path.get_attribute("aria-label").removeprefix("ID ").split("-")
+
+    wanted = wait(browser, click_the_last_code)
     wait(browser, lambda: [crumb.text for crumb in find(browser, "#crumbs button")] == ["All", *wanted])
     assert names(browser, "#children") == names(browser, "[data-model='0']")[:1]
-    find(browser, "#crumbs button")[0].click()
+    wait(browser, lambda: find(browser, "#crumbs button")[0].click() or True)
     wait(browser, lambda: len(find(browser, "#crumbs li")) == 1)
     root = service.get("/ids").json()
     assert [button.text for button in find(browser, "#children > li > button:first-child")] == [
