@@ -120,10 +120,11 @@ def test_browse_a_branch(browser, service):
 
     def click_the_last_code():
         path = find(browser, "[data-model='0'] .path")[0]
+        codes = path.get_attribute("aria-label").removeprefix("ID ").split("-")
         last = path.find_elements(By.TAG_NAME, "button")[-1]
         bring_into_view(browser, last)
         last.click()
-        return path.get_attribute("aria-label").removeprefix("ID ").split("-")
+        return codes
 
     wanted = wait(browser, click_the_last_code)
     wait(browser, lambda: [crumb.text for crumb in find(browser, "#crumbs button")] == ["All", *wanted])
