@@ -479,11 +479,8 @@ class JointGenerator(Generator[JointSettings, JointModel]):
                 known = _without(recent, places)
                 if not (some := (known != PADDING).any(dim=1)).any():
                     continue
-                recent, known, targets = (
-                    recent[some],
-                    known[some],
-                    torch.from_numpy(batch.targets).to(recent.device)[some],
-                )
+                targets = torch.from_numpy(batch.targets).to(recent.device)[some]
+                recent, known = recent[some], known[some]
                 memory = self.model_.encode_histories(recent)
                 own, above = self._rank_targets(recent, memory, targets, others, scored)
                 added = self._score_added(blend, recent, memory, places.nonzero()[:, 0], scored)
@@ -532,9 +529,10 @@ class JointGenerator(Generator[JointSettings, JointModel]):
             found = encoder.embed_listed(new)
             if vectors is not None:
                 vectors[hidden] = same_map(encoder.item_vectors()[~hidden], vectors[~hidden], found)
-            encoder = Encoder.from_artifact(encoder.grow(new, found))
-            known_as = np.arange(len(hidden))
-            known_as[hidden] = len(hidden) + np.arange(len(new))
+            if encoder.ranks_items:
+                encoder = Encoder.from_artifact(encoder.grow(new, found))
+                known_as = np.arange(len(hidden))
+                known_as[hidden] = len(hidden) + np.arange(len(new))
         similar = stand_ins(np.where(hidden, 0, self.catalogue_.counts), self.ids_, vectors)
         cooccurrence = self._cooccurrence
         if cooccurrence is not None and similar is not None:
